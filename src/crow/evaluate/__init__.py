@@ -1,0 +1,1 @@
+"""Answers to numbers and pictures anyone can check."""

@@ -1,0 +1,96 @@
+"""Steps 2 and 3: one weight per location, one weight per channel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from crow.recipe import Channel, RecipeError, Spatial
+
+
+def uniform_everywhere(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
+    """(B, K, h, w) -> (B, h, w) of ones."""
+    return torch.ones_like(x[:, 0])
+
+
+def response(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
+    """(B, K, h, w) -> (B, h, w): (S' / norm_a(S')) ^ (1/b), S' the sum over channels; zero where nothing fires."""
+    total = x.sum(1)
+    fires = total > 0
+    safe = torch.where(fires, total, 1)  # the roots below have no slope at zero: never take them there
+    largest = torch.where(fires, safe, 0).amax((1, 2), keepdim=True)
+    largest = torch.where(largest > 0, largest, 1)
+    if math.isinf(spatial.a):
+        norm = largest
+    else:
+        shares = torch.where(fires, (safe / largest) ** spatial.a, 0).sum((1, 2), keepdim=True)
+        norm = largest * torch.where(shares > 0, shares, 1) ** (1 / spatial.a)
+    return torch.where(fires, (safe / norm) ** (1 / spatial.b), 0)
+
+
+def centre(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
+    """(B, K, h, w) -> (B, h, w): SPoC's Gaussian around the middle of the map."""
+    h, w = x.shape[2:]
+    y = torch.arange(h, device=x.device, dtype=x.dtype) - (h - 1) / 2
+    z = torch.arange(w, device=x.device, dtype=x.dtype) - (w - 1) / 2
+    prior = torch.exp(-(y[:, None] ** 2 + z[None] ** 2) / (2 * (spatial.sigma * min(h, w)) ** 2))
+    return prior.expand(len(x), h, w)
+
+
+def inverse_norm(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
+    """(B, K, h, w) -> (B, h, w): 1 / length of the K channels at each place (R-MAC's regions); zero where they are zero."""
+    squares = (x * x).sum(1)
+    return torch.where(squares > 0, torch.where(squares > 0, squares, 1) ** -0.5, 0)
+
+
+SPATIAL: dict[str, Callable[[torch.Tensor, Spatial], torch.Tensor]] = {
+    "uniform": uniform_everywhere,
+    "response": response,
+    "centre": centre,
+    "inverse-norm": inverse_norm,
+}
+
+
+def spatial_weight(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
+    """(B, K, h, w) -> (B, h, w)."""
+    if spatial.kind not in SPATIAL:
+        raise RecipeError(f"no spatial weight named {spatial.kind!r}; there are: {', '.join(SPATIAL)}")
+    return SPATIAL[spatial.kind](x, spatial)
+
+
+def shares(x: torch.Tensor) -> torch.Tensor:
+    """(B, K, h, w) -> (B, K): Q, the share of places where each channel fires; 1 - Q is its sparsity."""
+    return (x > 0).mean((2, 3), dtype=x.dtype)
+
+
+def uniform_channels(x: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K, h, w) -> (B, K) of ones."""
+    return torch.ones_like(x[:, :, 0, 0])
+
+
+def sparsity(x: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K, h, w) -> (B, K): log((K eps + sum Q) / (eps + Q_k)), as the paper writes it."""
+    q = shares(x)
+    return torch.log((q.shape[1] * channel.eps + q.sum(1, keepdim=True)) / (channel.eps + q))
+
+
+def sparsity_released(x: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K, h, w) -> (B, K): log(sum Q / Q_k) where the channel fires, else 0, as the released code computes it."""
+    q = shares(x)
+    return torch.where(q > 0, torch.log(q.sum(1, keepdim=True) / torch.where(q > 0, q, 1)), 0)
+
+
+CHANNEL: dict[str, Callable[[torch.Tensor, Channel], torch.Tensor]] = {
+    "uniform": uniform_channels,
+    "sparsity": sparsity,
+    "sparsity-released": sparsity_released,
+}
+
+
+def channel_weight(x: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K, h, w) -> (B, K)."""
+    if channel.kind not in CHANNEL:
+        raise RecipeError(f"no channel weight named {channel.kind!r}; there are: {', '.join(CHANNEL)}")
+    return CHANNEL[channel.kind](x, channel)
