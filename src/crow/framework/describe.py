@@ -37,10 +37,11 @@ def pooled(x: torch.Tensor, recipe: Recipe, regional: Whitening | None = None) -
 def whiten_regions(x: torch.Tensor, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
     """(B, K, 1, R) -> (B, d, 1, R): each region normalised, whitened, normalised (Tolias et al.)."""
     if regional is None or recipe.regional != regional.fingerprint:
-        raise RecipeError(
-            f"{recipe.name} needs its regional whitening (crow whiten --regional), the one it names: {recipe.regional}"
-        )
-    batch, channels, _, count = x.shape
-    rows = x.permute(0, 2, 3, 1).reshape(-1, channels)
-    whitened = torch.from_numpy(regional.apply(l2(rows).detach().cpu().numpy())).to(x)
-    return whitened.reshape(batch, 1, count, -1).permute(0, 3, 1, 2)
+        raise RecipeError(f"{recipe.name} needs the whitening of its regions that it names: {recipe.regional}")
+    rows = regional.apply(region_vectors(x).detach().cpu().numpy())
+    return torch.from_numpy(rows).to(x).reshape(len(x), 1, x.shape[3], -1).permute(0, 3, 1, 2)
+
+
+def region_vectors(x: torch.Tensor) -> torch.Tensor:
+    """(B, K, 1, R) -> (B R, K): the regions as unit rows, which their whitening is learned from."""
+    return l2(x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]))

@@ -1,0 +1,34 @@
+# make demo [PHOTOS=folder]   a virtual environment, the weights, and a search among real photographs to look at
+# make test                   everything that CI tests
+# make lint / docs            ruff, mypy --strict, import-linter / the generated pages
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint docs weights clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/crow weights vgg16
+	$(BIN)/python -m crow.app.demo $(if $(PHOTOS),"$(PHOTOS)")
+
+weights: .venv/ready
+	-$(BIN)/crow weights vgg16
+
+test: .venv/ready weights
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: .venv/ready
+	$(BIN)/python -m crow.app.manual docs/cli.md
+
+clean:
+	rm -rf .venv demo

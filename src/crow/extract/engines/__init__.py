@@ -1,0 +1,64 @@
+"""Engines: pictures through the network to maps and vectors, as fast as the machine allows.
+
+An engine of precision class `exact` has a cosine of at least 0.9995 to the float32 reference (`torch.py`) on every
+photograph tried, so exact engines are interchangeable within one index; `fast` (at least 0.995) is an identity of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crow.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+    from crow.framework.reduce import Whitening
+
+Pictures = Sequence[NDArray[np.uint8]]  # each (h, w, 3), RGB
+
+
+class EngineError(ValueError):
+    """An engine that is not there or cannot run here."""
+
+
+class Engine(Protocol):
+    """What a Describer needs of an engine; how it batches pictures of different sizes is its own affair."""
+
+    name: str
+    precision: str  # "exact" or "fast"
+    device: str
+    window: int  # how many pictures it likes to be given at a time
+
+    def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
+        """The map (1, K, H, W) of each picture, in order."""
+        ...
+
+    def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
+        """n pictures -> (n, K), in order."""
+        ...
+
+
+def _torch(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.torch import TorchEngine
+
+    return TorchEngine(network, device)
+
+
+ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {"torch": _torch}
+
+
+def choose(device: str | None = None) -> str:
+    """The fastest engine of class `exact` that this machine can run."""
+    return "torch"
+
+
+def engine_named(name: str, network: torch.nn.Module, device: str | None = None) -> Engine:
+    """One of ENGINES around a network, or an error that lists them."""
+    if name not in ENGINES:
+        raise EngineError(f"no engine named {name!r}; there are: {', '.join(ENGINES)}")
+    return ENGINES[name](network, device)
