@@ -24,9 +24,12 @@ class TorchEngine:
     def __init__(self, network: torch.nn.Module, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            self.network = network.to(self.device, torch.float32).to(memory_format=torch.channels_last)
+            self.network = network.to(self.device, torch.float32)
         except (RuntimeError, AssertionError) as error:
             raise EngineError(f"device {self.device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        for weight in self.network.parameters():
+            if weight.ndim == 4:  # channels last: a quarter faster than torch's default order on a CPU
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.batch_pixels = BATCH_PIXELS["cpu" if self.device == "cpu" else "cuda"]
         self.window = 4 if self.device == "cpu" else 64
 
