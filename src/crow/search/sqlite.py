@@ -1,0 +1,250 @@
+"""The store on one machine: SQLite in the folder NAME.crow. What is acknowledged is on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from crow.search.database import FILE, Database
+from crow.search.disk import sync_folder
+from crow.search.record import FIELDS, batches, bytes_of, ids_of, matrix_of, printable, problem_of, record_of, row_of
+from crow.search.store import Changes, Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
+
+
+class SqliteStore(Database):
+    """The store on one machine."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = str(folder)
+
+    @classmethod
+    def create(cls, address: str | Path, **settings: Any) -> Self:
+        """A new store, whole or not at all: it is made beside its place and renamed into it."""
+        folder = Path(address)
+        if folder.exists():
+            raise StoreError(f"{folder}: is there already")
+        half = folder.with_name(f".{folder.name}.{os.getpid()}.half")
+        shutil.rmtree(half, ignore_errors=True)
+        try:
+            half.mkdir(parents=True)
+            with cls(half) as store:
+                store._migrate()
+                store.configure(uuid=uuid.uuid4().hex, **settings)
+            sync_folder(half)
+            half.rename(folder)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            raise StoreError(f"{folder}: cannot be made ({error.strerror})") from None
+        sync_folder(folder.parent)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, address: str | Path) -> Self:
+        """The store that is there, brought to this version's schema when an older one wrote it."""
+        folder = Path(address)
+        if not (folder / FILE).is_file():
+            raise StoreError(f"{folder}: no index is there")
+        store = cls(folder)
+        try:
+            store._migrate()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    # settings
+
+    def settings(self) -> dict[str, Any]:
+        """All settings; bytes stay bytes, everything else is JSON."""
+        rows = self._run("SELECT name, value FROM settings")
+        return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
+
+    def configure(self, **settings: Any) -> None:
+        """Write settings; setting `whitening` also sets `whitening_generation` to this commit's generation."""
+        with self.transaction():
+            if "whitening" in settings:
+                settings = settings | {"whitening_generation": self.generation + 1}
+            plain = [(n, v if isinstance(v, bytes) else json.dumps(v)) for n, v in settings.items()]
+            self._many(
+                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", plain
+            )
+
+    # writing
+
+    def upsert(self, rows: Iterable[Row]) -> Ids:
+        """Write pictures with their vectors, keyed by path (of two with one path the last counts); new ids, in order."""
+        rows = list({row.path: row for row in rows}.values())
+        with self.transaction():
+            generation, first = self._run("SELECT generation + 1, next_id FROM state")[0]
+            dim = self.settings().get("dim")
+            if dim is None and rows:
+                dim = len(check_vector(rows[0].path, rows[0].vector, None))
+                self.configure(dim=dim)
+            checked = [replace(r, vector=check_vector(r.path, r.vector, dim), id=first + i) for i, r in enumerate(rows)]
+            self.remove(row.path for row in rows)
+            places = ", ".join("?" * 10)
+            self._many(f"INSERT INTO images VALUES ({places})", (record_of(row, generation) for row in checked))
+            self._many("INSERT INTO vectors VALUES (?, ?)", ((row.id, bytes_of(row)) for row in checked))
+            self._run("UPDATE state SET next_id = ?", (first + len(checked),))
+        return np.arange(first, first + len(checked), dtype=np.int64)
+
+    def move(self, rows: Iterable[Row]) -> None:
+        """Change path, size and mtime of the pictures with these ids, the vectors stay."""
+        rows = list(rows)
+        with self.transaction():
+            kept = {row.id: row for row in self.rows((r.id for r in rows), vectors=True) if row is not None}
+            moving = [replace(kept[r.id], path=r.path, size=r.size, mtime=r.mtime) for r in rows if r.id in kept]
+            self.remove({row.path for row in moving} - {row.path for row in kept.values()})
+            for row in moving:  # first out of each other's way: two files may have changed places
+                self._run("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % row.id, row.id))
+            for row in moving:
+                _, path, size, mtime, *_, checksum = record_of(row, 0)
+                sql = "UPDATE images SET path = ?, size = ?, mtime = ?, checksum = ? WHERE id = ?"
+                self._run(sql, (path, size, mtime, checksum, row.id))
+            self._many("DELETE FROM failures WHERE path = ?", ((os.fsencode(row.path),) for row in moving))
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Forget pictures and failures; how many pictures went."""
+        keys = [(os.fsencode(path),) for path in paths]
+        if not keys:
+            return 0
+        with self.transaction():
+            before = self._db.total_changes
+            now = "(SELECT generation + 1 FROM state)"
+            self._many(f"INSERT INTO removed SELECT id, {now} FROM images WHERE path = ?", keys)
+            gone = self._db.total_changes - before
+            self._many("DELETE FROM vectors WHERE id = (SELECT id FROM images WHERE path = ?)", keys)
+            self._many("DELETE FROM images WHERE path = ?", keys)
+            self._many("DELETE FROM failures WHERE path = ?", keys)
+        return gone
+
+    def fail(self, failures: Iterable[Failure]) -> None:
+        """Write failures; a picture that stood at such a path is forgotten."""
+        failures = list(failures)
+        with self.transaction():
+            self.remove(f.path for f in failures)
+            rows = ((os.fsencode(f.path), printable(f.reason), f.size, f.mtime) for f in failures)
+            self._many("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
+
+    # reading
+
+    def __len__(self) -> int:
+        return int(self._run("SELECT count(*) FROM images")[0][0])
+
+    def get(self, paths: Iterable[str], vectors: bool = False) -> dict[str, Row]:
+        """The pictures at these paths, without those that are not there."""
+        with self.snapshot():
+            return {row.path: row for row in self._select("path", [os.fsencode(p) for p in paths], vectors)}
+
+    def rows(self, ids: Iterable[int], vectors: bool = False) -> list[Row | None]:
+        """The pictures with these ids, in order; None where one is gone."""
+        wanted = [int(i) for i in ids]
+        with self.snapshot():
+            found = {row.id: row for row in self._select("id", wanted, vectors)}
+        return [found.get(i) for i in wanted]
+
+    def _select(self, column: str, keys: Sequence[Any], vectors: bool) -> Iterator[Row]:
+        source, fields = ("images JOIN vectors USING (id)", f"{FIELDS}, vector") if vectors else ("images", FIELDS)
+        for batch in batches(keys):
+            marks = ", ".join("?" * len(batch))
+            yield from map(row_of, self._run(f"SELECT {fields} FROM {source} WHERE {column} IN ({marks})", batch))
+
+    def ids(self, under: str | None = None, after: str | None = None, before: str | None = None) -> Ids:
+        """Rising ids: all, or those in a folder, or taken in after <= date < before."""
+        tests: list[tuple[str, Any]] = []
+        if under is not None:
+            folder = os.fsencode(under).rstrip(b"/") + b"/"
+            tests += [("path >= ?", folder), ("path < ?", folder[:-1] + b"0")]  # "0" follows "/"
+        tests += [("taken >= ?", after)] if after is not None else []
+        tests += [("taken < ?", before)] if before is not None else []
+        where = " AND ".join(test for test, _ in tests) or "1"
+        return ids_of(self._run(f"SELECT id FROM images WHERE {where} ORDER BY id", [value for _, value in tests]))
+
+    def vectors(self, ids: Ids | None = None) -> Vectors:
+        """(n, K) raw vectors of these ids in their order, or of all by rising id."""
+        if ids is None:
+            with self.snapshot():
+                parts = [part for _, part in self.chunks()]
+            return np.concatenate(parts) if parts else np.empty((0, self.settings().get("dim") or 0), np.float32)
+        wanted = np.asarray(ids, np.int64)
+        order = np.argsort(wanted, kind="stable")
+        found: list[Any] = []
+        with self.snapshot():
+            for batch in batches(wanted[order].tolist()):
+                marks = ", ".join("?" * len(batch))
+                found += self._run(f"SELECT id, vector FROM vectors WHERE id IN ({marks}) ORDER BY id", batch)
+            dim = self.settings().get("dim") or 0
+        known, data = ids_of(found), matrix_of(found, dim)
+        missing = ~np.isin(wanted, known)
+        if missing.any():
+            raise StoreError(f"{self.folder}: no picture has the id {wanted[missing.argmax()]}")
+        return data[np.searchsorted(known, wanted)]
+
+    def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
+        """All ids and raw vectors by rising id, some rows at a time."""
+        dim, last = self.settings().get("dim") or 0, 0
+        while found := self._run("SELECT id, vector FROM vectors WHERE id > ? ORDER BY id LIMIT ?", (last, rows)):
+            last = found[-1][0]
+            yield ids_of(found), matrix_of(found, dim)
+
+    def stamps(self) -> dict[str, Stamp]:
+        """What every picture's file was when it was read."""
+        rows = self._run("SELECT path, id, size, mtime, sha256 FROM images")
+        return {os.fsdecode(path): Stamp(*rest) for path, *rest in rows}
+
+    def failures(self) -> dict[str, Failure]:
+        """Every file that gave no vector."""
+        rows = self._run("SELECT path, reason, size, mtime FROM failures ORDER BY path")
+        return {os.fsdecode(path): Failure(os.fsdecode(path), *rest) for path, *rest in rows}
+
+    def changes(self, since: int) -> Changes:
+        """Which ids came and went after generation `since`."""
+        with self.snapshot():
+            added = self._run("SELECT id FROM images WHERE generation > ? ORDER BY id", (since,))
+            removed = self._run("SELECT id FROM removed WHERE generation > ? ORDER BY id", (since,))
+            return Changes(ids_of(added), ids_of(removed), self.generation)
+
+    # care
+
+    def check(self) -> Iterator[tuple[str, str]]:
+        """(path, problem) for every row that is not what was written; path "" for the store itself."""
+        with self.snapshot():
+            try:
+                answers = self._run("PRAGMA integrity_check")
+            except StoreError as error:
+                yield "", str(error)
+                return
+            yield from (("", str(answer)) for (answer,) in answers if answer != "ok")
+            (orphans,) = self._run("SELECT count(*) FROM vectors WHERE id NOT IN (SELECT id FROM images)")[0]
+            if orphans:
+                yield "", f"{orphans} vectors belong to no picture"
+            dim, last = self.settings().get("dim"), 0
+            sql = f"SELECT {FIELDS}, vector, checksum FROM images LEFT JOIN vectors USING (id) WHERE id > ? ORDER BY id LIMIT 4096"
+            while found := self._run(sql, (last,)):
+                last = found[-1][0]
+                yield from (problem for record in found if (problem := problem_of(record, dim)))
+
+    def backup(self, target: str | Path) -> None:
+        """A consistent copy at another address, made while others read and write."""
+        folder = Path(target)
+        if folder.exists():
+            raise StoreError(f"{folder}: is there already")
+        half = folder.with_name(f".{folder.name}.{os.getpid()}.half")
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir(parents=True)
+        with SqliteStore(half) as copy:
+            with self._named():
+                self._db.backup(copy._db)
+            copy.configure(uuid=uuid.uuid4().hex)
+        sync_folder(half)
+        half.rename(folder)
+        sync_folder(folder.parent)
