@@ -1,0 +1,123 @@
+"""From the bytes of a file to an opened Pillow image: which formats are read, and how large a picture may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+from PIL import Image, TiffImagePlugin
+
+from crow.extract.picture import PictureError
+
+# The largest phone sensors make 200 megapixels; 250 take 0.75 GB as RGB, and several pictures are decoded at once.
+MAX_PIXELS = 250_000_000
+# 250 megapixels of 16-bit RGBA without compression, which is as large as an honest file gets.
+MAX_BYTES = 2 * 1024**3
+
+RAW_EXTENSIONS = frozenset(
+    f".{ending}"
+    for ending in (
+        *("3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "iiq", "k25", "kdc", "mef", "mos", "mrw", "nef"),
+        *("nrw", "orf", "pef", "raf", "raw", "rw2", "rwl", "sr2", "srf", "srw", "x3f"),
+    )
+)
+EXTENSIONS = RAW_EXTENSIONS | {
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".tif", ".tiff", ".bmp", ".dib", ".gif"),
+    *(".avif", ".heic", ".heif", ".hif"),
+}
+
+
+class TiffFile(TiffImagePlugin.TiffImageFile):
+    """Pillow's own, without its second guard, which warns below our limit and refuses below it too."""
+
+    def load_prepare(self) -> None:
+        if self._im is None:
+            self.im = Image.core.new(self.mode, self._tile_size)  # type: ignore[attr-defined]
+        super().load_prepare()
+
+
+def _bmff(prefix: bytes, *brands: bytes) -> bool:
+    return prefix[4:8] == b"ftyp" and prefix[8:12] in brands
+
+
+# Format: (does the file begin like one, module, class). Pillow's own `open` is not used, since it warns of large
+# pictures by a limit of its own. JPEG is JpegImageFile also for phones' multi-picture files: the first is the photo.
+FORMATS: dict[str, tuple[Callable[[bytes], bool], str, str]] = {
+    "JPEG": (lambda p: p.startswith(b"\xff\xd8\xff"), "PIL.JpegImagePlugin", "JpegImageFile"),
+    "PNG": (lambda p: p.startswith(b"\x89PNG\r\n\x1a\n"), "PIL.PngImagePlugin", "PngImageFile"),
+    "WebP": (lambda p: p[:4] == b"RIFF" and p[8:12] == b"WEBP", "PIL.WebPImagePlugin", "WebPImageFile"),
+    "TIFF": (lambda p: p[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "crow.extract.formats", "TiffFile"),
+    "BMP": (lambda p: p.startswith(b"BM"), "PIL.BmpImagePlugin", "BmpImageFile"),
+    "GIF": (lambda p: p[:6] in (b"GIF87a", b"GIF89a"), "PIL.GifImagePlugin", "GifImageFile"),
+    "AVIF": (lambda p: _bmff(p, b"avif", b"avis", b"mif1", b"msf1"), "PIL.AvifImagePlugin", "AvifImageFile"),
+    "HEIC": (
+        lambda p: _bmff(p, b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"mif2", b"mif3", b"msf1"),
+        "pillow_heif",
+        "HeifImageFile",
+    ),
+}
+
+
+def guard(width: int, height: int, name: str) -> None:
+    """Refuse a picture that is empty or larger than MAX_PIXELS."""
+    if width < 1 or height < 1:
+        raise PictureError(name, f"has no pixels ({width} x {height})")
+    if width * height > MAX_PIXELS:
+        raise PictureError(
+            name,
+            f"too large: {width} x {height} is {width * height / 1e6:,.0f} megapixels, the limit is {MAX_PIXELS / 1e6:.0f}",
+        )
+
+
+def open_picture(data: bytes, name: str, raw: bool = False) -> Image.Image:
+    """An image whose header has been read and its size checked; no pixel is decoded yet."""
+    if not data:
+        raise PictureError(name, "the file is empty")
+    if raw:
+        return _preview(data, name)
+    begins_like = [f for f, (begins, _, _) in FORMATS.items() if begins(data[:16])]
+    if not begins_like:
+        raise PictureError(name, f"not a picture (none of {', '.join(FORMATS)})")
+    problem: Exception | None = None
+    for kind in begins_like:
+        try:
+            image = _opener(kind)(BytesIO(data))
+        except Image.DecompressionBombError as error:
+            raise PictureError(name, f"too large: {error}") from None
+        except Exception as error:  # decoders raise anything at all on broken bytes
+            problem = error
+        else:
+            guard(image.width, image.height, name)
+            return image
+    raise PictureError(name, f"a broken {begins_like[0]} file: {problem}")
+
+
+def _opener(kind: str) -> Callable[[BytesIO], Image.Image]:
+    _, module, opener = FORMATS[kind]
+    found: Callable[[BytesIO], Image.Image] = getattr(import_module(module), opener)
+    return found
+
+
+def _preview(data: bytes, name: str) -> Image.Image:
+    """The preview that the camera wrote into a RAW file, with the orientation in its EXIF."""
+    import rawpy
+
+    try:
+        with rawpy.imread(BytesIO(data)) as raw:
+            thumb: Any = raw.extract_thumb()
+            flip = raw.sizes.flip
+    except rawpy.LibRawNoThumbnailError:
+        raise PictureError(name, "a RAW file without an embedded preview") from None
+    except rawpy.LibRawError as error:
+        raise PictureError(name, f"not a RAW file that can be read: {error}") from None
+    if thumb.format == rawpy.ThumbFormat.JPEG:
+        image = open_picture(thumb.data, name)
+    else:
+        guard(thumb.data.shape[1], thumb.data.shape[0], name)
+        image = Image.fromarray(thumb.data)
+    exif = image.getexif()
+    if 0x0112 not in exif:  # LibRaw tells the turn of the sensor as 3, 5 (left) or 6 (right)
+        exif[0x0112] = {3: 3, 5: 8, 6: 6}.get(flip, 1)
+    return image
