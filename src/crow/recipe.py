@@ -11,12 +11,35 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 
 class RecipeError(ValueError):
     """A recipe that does not exist, cannot be read, or does not fit."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a recipe: every field holds a value of the type of its default, and numbers are positive."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # 2, 2.0 and NumPy's 2 become one, so that equal recipes have equal keys
+            object.__setattr__(self, field.name, self._checked(field.name, getattr(self, field.name)))
+
+    @classmethod
+    def _checked(cls, name: str, value: Any) -> Any:
+        default = getattr(cls, name, "")
+        if not isinstance(default, (int, float)) or isinstance(default, bool):
+            if isinstance(value, type(default)):
+                return value
+        elif isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0:
+            if isinstance(default, float) and (math.isfinite(value) or name == "a"):
+                return float(value)
+            if isinstance(default, int) and isinstance(value, Integral):
+                return int(value)
+        raise RecipeError(f"{value!r} is no value for the recipe field {name!r} of {cls.__name__}")
 
 
 @dataclass(frozen=True)
@@ -29,7 +52,7 @@ class Size:
     def __post_init__(self) -> None:
         if self.rule not in ("original", "largest", "square"):
             raise RecipeError(f"no size rule named {self.rule!r}; there are: original, largest, square")
-        if (self.rule == "original") != (self.pixels == 0) or self.pixels < 0:
+        if type(self.pixels) is not int or (self.rule == "original") != (self.pixels == 0) or self.pixels < 0:
             raise RecipeError(f"size rule {self.rule!r} does not go with {self.pixels} pixels")
 
     @classmethod
@@ -57,7 +80,7 @@ EVERYDAY = Size("largest", 640)
 
 
 @dataclass(frozen=True)
-class View:
+class View(Part):
     """The feature map that is looked at: network, the layer it is cut after, picture size, orientation."""
 
     network: str = "vgg16"
@@ -67,7 +90,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Part):
     """Step 1, local pooling of the map."""
 
     kind: str = "none"
@@ -77,9 +100,16 @@ class Pool:
     p: float = 3.0  # power-mean: GeM's published p
     levels: int = 3  # regions: R-MAC's published L
 
+    @classmethod
+    def _checked(cls, name: str, value: Any) -> Any:
+        if name == "size" and isinstance(value, (tuple, list)) and len(value) == 2:
+            width, height = (super(Pool, cls)._checked(name, side) for side in value)
+            return width if width == height else (width, height)
+        return super()._checked(name, value)
+
 
 @dataclass(frozen=True)
-class Spatial:
+class Spatial(Part):
     """Step 2, one weight per location."""
 
     kind: str = "uniform"
@@ -89,7 +119,7 @@ class Spatial:
 
 
 @dataclass(frozen=True)
-class Channel:
+class Channel(Part):
     """Step 3, one weight per channel."""
 
     kind: str = "uniform"
@@ -97,7 +127,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Part):
     """Steps 5 and 7: the power first, then the norm."""
 
     kind: str = "l2"
@@ -105,7 +135,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Part):
     """How a picture becomes a vector; see RECIPES for the published ones."""
 
     name: str
@@ -122,6 +152,10 @@ class Recipe:
         if layer not in LAYERS:
             raise RecipeError(f"no layer named {layer!r}; there are: {', '.join(LAYERS)}")
         cut, pool = LAYERS[layer]
+        if self.pool.kind not in ("none", "max", "sum"):  # pooling the whole map is the method itself
+            if pool.kind != "none":
+                raise RecipeError(f"{self.name} has a pooling of its own and goes on {cut}, not on {layer}")
+            pool = self.pool
         return replace(self, view=replace(self.view, layer=cut), pool=pool)
 
     def sized(self, size: Size | str) -> Recipe:
@@ -130,7 +164,7 @@ class Recipe:
         return replace(self, view=replace(self.view, size=size))
 
     def set(self, *assignments: str) -> Recipe:
-        """The recipe with fields changed: `set("a=1", "pool.stride=1", "view.layer=conv4_3")`."""
+        """The recipe with fields changed: `set("a=1", "pool.stride=1", "view.size=586x586")`."""
         recipe = self
         for text in assignments:
             name, equals, value = text.partition("=")
@@ -141,7 +175,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict that `from_dict` turns back into an equal recipe."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)).replace("Infinity", '"inf"'))
+        plain: dict[str, Any] = _plain(self)
         return plain
 
     @classmethod
@@ -196,6 +230,14 @@ def recipe_named(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return list(value)
+    return "inf" if value == math.inf else value  # JSON has no infinity
+
+
 def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in plain.items():
@@ -205,7 +247,7 @@ def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _full_name(name: str) -> str:
     """A dotted field from its last part where only one field is called so: `a` is `spatial.a`."""
-    known = list(_flat(Recipe("").to_dict()))
+    known = [k for k in _flat(Recipe("").to_dict()) if not k.startswith("view.size.")] + ["view.size"]
     matches = [k for k in known if k == name] or [k for k in known if k.endswith("." + name)]
     if len(matches) != 1:
         raise RecipeError(
@@ -224,31 +266,29 @@ def _parse(old: Any, name: str, text: str) -> Any:
     """Text as a value of the type that the field has now."""
     readers: dict[type, Callable[[str], Any]] = {
         bool: lambda t: {"true": True, "1": True, "false": False, "0": False}[t.lower()],
-        float: lambda t: math.inf if t == "inf" else float(t),
         int: lambda t: tuple(map(int, t.split("x"))) if "x" in t else int(t),
         tuple: lambda t: tuple(map(int, t.split("x"))) if "x" in t else int(t),
-        str: str,
+        Size: Size.parse,
     }
     try:
-        return readers[type(old)](text)
+        return readers.get(type(old), type(old))(text)
+    except RecipeError:
+        raise
     except (KeyError, ValueError):
         raise RecipeError(f"{text!r} is no value for the recipe field {name!r} (now {old!r})") from None
 
 
 def _build(kind: Any, plain: dict[str, Any]) -> Any:
     """A dataclass (and those inside it) from a plain dict, strictly: the fields must be exactly its own."""
-    defaults = Recipe("") if kind is Recipe else kind()
-    names = {f.name for f in fields(kind)}
+    names = {field.name for field in fields(kind)}
     if not isinstance(plain, dict) or set(plain) != names:
         raise RecipeError(f"this is not a recipe of this version: {kind.__name__} has the fields {sorted(names)}")
     values: dict[str, Any] = {}
-    for name in names:
-        default, value = getattr(defaults, name), plain[name]
+    for name, value in plain.items():
+        default = getattr(kind, name, "")
         if is_dataclass(default):
             value = _build(type(default), value)
-        elif value == "inf":
+        elif isinstance(default, float) and value == "inf":
             value = math.inf
-        elif isinstance(value, list):
-            value = tuple(value)
         values[name] = value
     return kind(**values)
