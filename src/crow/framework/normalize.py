@@ -36,5 +36,6 @@ def normalize(v: Array, norm: Norm) -> Array:
         raise RecipeError(f"no norm named {norm.kind!r}; there are: {', '.join(NORMS)}")
     if norm.power != 1:
         zero = v == 0  # the slope of a root is infinite at zero: keep it out of the gradient
-        v = ((v > 0) * 1.0 - (v < 0) * 1.0) * (abs(v) + zero) ** norm.power
+        size = (abs(v) + zero) ** norm.power
+        v = (v > 0) * size - (v < 0) * size
     return NORMS[norm.kind](v)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
 
 from crow.recipe import Pool, RecipeError
 
-OVERLAP = 0.4  # of neighbouring R-MAC regions along the longer side, as published
+OVERLAP = Fraction(2, 5)  # of neighbouring R-MAC regions along the longer side, as published
 
 
 def none(x: torch.Tensor, pool: Pool) -> torch.Tensor:
@@ -35,15 +35,18 @@ def global_max(x: torch.Tensor, pool: Pool) -> torch.Tensor:
 
 def power_mean(x: torch.Tensor, pool: Pool) -> torch.Tensor:
     """(B, K, H, W) -> (B, K, 1, 1): GeM, inputs clamped at 1e-6 as published."""
-    clamped: torch.Tensor = x.clamp(min=1e-6)
-    return clamped.pow(pool.p).mean((2, 3), keepdim=True).pow(1 / pool.p)
+    clamped = x.clamp(min=1e-6)
+    largest = clamped.amax((2, 3), keepdim=True)  # divided out, so that no power overflows or vanishes
+    return largest * (clamped / largest).pow(pool.p).mean((2, 3), keepdim=True).pow(1 / pool.p)
 
 
 def regions(x: torch.Tensor, pool: Pool) -> torch.Tensor:
     """(B, K, H, W) -> (B, K, 1, R): the maximum over each region of R-MAC's grid, the whole map first."""
-    return torch.stack([x[:, :, y : y + h, z : z + w].amax((2, 3)) for z, y, w, h in region_grid(x, pool)], -1)[
-        :, :, None
+    maxima = [
+        x[:, :, top : top + height, left : left + width].amax((2, 3))
+        for left, top, width, height in region_grid(x, pool)
     ]
+    return torch.stack(maxima, -1)[:, :, None]
 
 
 POOLS: dict[str, Callable[[torch.Tensor, Pool], torch.Tensor]] = {
@@ -64,7 +67,7 @@ def pool(x: torch.Tensor, pool: Pool) -> torch.Tensor:
 
 
 def region_grid(x: torch.Tensor, pool: Pool) -> list[tuple[int, int, int, int]]:
-    """(B, K, H, W) -> R boxes (x, y, width, height): the whole map, then `levels` grids of square regions."""
+    """(B, K, H, W) -> R boxes (left, top, width, height): the whole map, then `levels` grids of square regions."""
     height, width = x.shape[2:]
     extra_x, extra_y = _extra_regions(width, height)
     boxes = [(0, 0, width, height)]
@@ -82,16 +85,13 @@ def _extra_regions(width: int, height: int) -> tuple[int, int]:
     if width == height:
         return 0, 0
     side, longer = min(width, height), max(width, height)
-    overlaps = [(side - (longer - side) / steps) / side for steps in range(1, 7)]
-    extra = 1 + min(range(6), key=lambda i: abs(overlaps[i] - OVERLAP))
+    extra = min(range(1, 7), key=lambda steps: abs(1 - Fraction(longer - side, steps * side) - OVERLAP))
     return (extra, 0) if width > height else (0, extra)
 
 
 def _starts(length: int, side: int, count: int) -> list[int]:
-    """Where `count` regions of `side` begin along `length`, evenly spread, rounded as cnnimageretrieval does."""
-    step = (length - side) / (count - 1) if count > 1 else 0.0
-    half = side // 2 - 1
-    return [math.floor(half + i * step) - half for i in range(count)]
+    """Where `count` regions of `side` begin along `length`: evenly spread, rounded down, the last at the border."""
+    return [i * (length - side) // max(count - 1, 1) for i in range(count)]
 
 
 def _neighbourhood(x: torch.Tensor, pool: Pool) -> tuple[int, int]:

@@ -20,13 +20,13 @@ def response(x: torch.Tensor, spatial: Spatial) -> torch.Tensor:
     total = x.sum(1)
     fires = total > 0
     safe = torch.where(fires, total, 1)  # the roots below have no slope at zero: never take them there
-    largest = torch.where(fires, safe, 0).amax((1, 2), keepdim=True)
+    largest = torch.where(fires, total, 0).amax((1, 2), keepdim=True)  # divided out, so that no power overflows
     largest = torch.where(largest > 0, largest, 1)
     if math.isinf(spatial.a):
         norm = largest
     else:
-        shares = torch.where(fires, (safe / largest) ** spatial.a, 0).sum((1, 2), keepdim=True)
-        norm = largest * torch.where(shares > 0, shares, 1) ** (1 / spatial.a)
+        powers = torch.where(fires, (safe / largest) ** spatial.a, 0).sum((1, 2), keepdim=True)
+        norm = largest * torch.where(powers > 0, powers, 1) ** (1 / spatial.a)
     return torch.where(fires, (safe / norm) ** (1 / spatial.b), 0)
 
 
