@@ -1,0 +1,155 @@
+"""Nearest: the rows of a matrix that are most like a query, exactly; and query expansion.
+
+FAISS scans the float16 rows where they lie, memory-mapped, a piece of the matrix per thread. What it brings back is
+scored again in float64, and the scan is repeated with more candidates until no row outside them could belong to the
+answer. So the answer is that of a full sort of the stored rows, ties broken by id, with or without a filter.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crow.search.matrix import Matrix, SearchError, Segment
+from crow.search.store import Ids, Vectors
+
+Candidates = tuple[NDArray[np.float16], Ids, float]  # rows, ids, and the score that no other row exceeds
+
+SPARE = 22  # candidates beyond k from every piece: enough that one scan nearly always settles the answer
+SMALL = 1 << 14  # rows that one thread scans faster than a second one can be woken
+FEW = 1 / 32  # of a segment: fewer rows than that are copied out, more are picked by a bitmap during the scan
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Ids and cosines, the highest first, equal ones by rising id."""
+
+    ids: Ids  # (k,)
+    scores: NDArray[np.float64]  # (k,)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows that one thread scans; `picked` says which of them count (None: all)."""
+
+    rows: NDArray[np.float16]  # (n, d)
+    ids: Ids  # (n,)
+    picked: NDArray[np.bool_] | None = None
+
+
+class Searcher:
+    """Answers queries over one matrix; it may be shared by threads."""
+
+    def __init__(self, matrix: Matrix, threads: int | None = None) -> None:
+        self.matrix = matrix
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self.threads, "crow-search")
+        self._pieces = [p for s in matrix.segments for p in self._cut(s, None if not s.dead.any() else ~s.dead)]
+
+    def search(self, query: ArrayLike, k: int = 10, allowed: Ids | None = None) -> Found:
+        """(d,) -> the k nearest of all rows, or of those whose ids are allowed."""
+        unit = unit_query(query, self.matrix.dim)
+        if k < 1:
+            raise SearchError(f"k is at least 1, not {k}")
+        pieces = self._pieces if allowed is None else self._filtered(np.unique(np.asarray(allowed, np.int64)))
+        wanted = k + SPARE
+        while True:
+            parts = self._scan(pieces, unit, wanted)
+            ids, scores, bound = _rescored(parts, unit)
+            order = np.lexsort((ids, -scores))[:k]
+            if bound < (scores[order[-1]] if len(order) == k else -np.inf) or bound == -np.inf:
+                return Found(ids[order], np.minimum(scores[order], 1.0))
+            wanted *= 8
+
+    def search_all(self, queries: ArrayLike, k: int = 10) -> list[Found]:
+        """(n, d) -> one answer per query."""
+        return [self.search(query, k) for query in np.asarray(queries, np.float32)]
+
+    def _scan(self, pieces: list[Piece], query: Vectors, k: int) -> list[Candidates]:
+        """The candidates of every piece; small work stays in this thread."""
+        if self.threads == 1 or len(pieces) < 2 or sum(len(p.ids) for p in pieces) < SMALL:
+            return [scan(piece, query, k) for piece in pieces]
+        return list(self._pool.map(lambda piece: scan(piece, query, k), pieces))
+
+    def _cut(self, segment: Segment, picked: NDArray[np.bool_] | None) -> list[Piece]:
+        """A segment in pieces of like size, so that every thread has its share of the whole matrix."""
+        size = max(SMALL // 2, -(-sum(map(len, self.matrix.segments)) // self.threads))
+        count = max(1, round(len(segment) / size))
+        edges = np.linspace(0, len(segment), count + 1).astype(int)
+        spans = [slice(a, b) for a, b in pairwise(edges)]
+        return [Piece(segment.rows[s], segment.ids[s], None if picked is None else picked[s]) for s in spans]
+
+    def _filtered(self, allowed: Ids) -> list[Piece]:
+        """Pieces that hold nothing but the allowed rows, or that pick them."""
+        pieces: list[Piece] = []
+        for segment in self.matrix.segments:
+            _, rows = segment.find(allowed)
+            if len(rows) == 0:
+                continue
+            if len(rows) < FEW * len(segment):
+                pieces.append(Piece(segment.rows[rows], segment.ids[rows]))
+            else:
+                picked = np.zeros(len(segment), bool)
+                picked[rows] = True
+                pieces += self._cut(segment, picked)
+        return pieces
+
+
+def unit_query(query: ArrayLike, dim: int) -> Vectors:
+    """(d,) -> (d,) of length 1; NaN, infinity, zero and another length are refused."""
+    vector = np.asarray(query, np.float64)
+    if vector.shape != (dim,):
+        raise SearchError(f"a query for this index is a vector of {dim} numbers, not of shape {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise SearchError("the query holds NaN or infinity")
+    largest = np.abs(vector).max()
+    if largest == 0:
+        raise SearchError("the query is zero: it points nowhere")
+    vector = vector / largest  # so that neither tiny nor huge numbers are lost in the square
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def scan(piece: Piece, query: Vectors, k: int) -> Candidates:
+    """The k rows of a piece that score highest."""
+    import faiss
+
+    n, d = piece.rows.shape
+    k = min(k, n)
+    rows = np.ascontiguousarray(piece.rows).view(np.uint8).reshape(-1)
+    bits = None if piece.picked is None else np.packbits(piece.picked, bitorder="little")
+    selector = None if bits is None else faiss.IDSelectorBitmap(bits)
+    quantizer = faiss.ScalarQuantizer(d, faiss.ScalarQuantizer.QT_fp16)
+    scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, selector, False)
+    try:
+        scores, at = np.full(k, -np.inf, np.float32), np.full(k, -1, np.int64)
+        scanner.set_query(faiss.swig_ptr(query))
+        scanner.set_list(0, 0.0)
+        scanner.scan_codes(n, faiss.swig_ptr(rows), None, faiss.swig_ptr(scores), faiss.swig_ptr(at), k)
+    finally:
+        scanner.__swig_destroy__(scanner)  # FAISS leaves this to its caller, and SWIG does not do it by itself
+    found = at[at >= 0]
+    full = len(found) == k and k < (n if piece.picked is None else int(piece.picked.sum()))
+    error = d * 2.0**-23  # twice the rounding of a float32 sum of d products of unit vectors
+    return piece.rows[found], piece.ids[found], float(scores.min()) + error if full else -np.inf
+
+
+def cosines(rows: NDArray[Any], query: Vectors) -> NDArray[np.float64]:
+    """(n, d), (d,) -> (n,) in float64, each row summed in the same order wherever it lies, so that equal rows tie."""
+    return (rows.astype(np.float64) * query).sum(axis=1)
+
+
+def _rescored(parts: list[Candidates], query: Vectors) -> tuple[Ids, NDArray[np.float64], float]:
+    """Candidates of all pieces with exact scores, and the score that no row outside them exceeds."""
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0), -np.inf
+    rows, ids, bounds = zip(*parts, strict=True)
+    return np.concatenate(ids), cosines(np.concatenate(rows), query), max(bounds)
