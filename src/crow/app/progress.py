@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 T = TypeVar("T")
@@ -26,3 +35,24 @@ def track(items: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         yield from bar.track(items, total=total, description=what)
+
+
+class Download:
+    """A Report of a download: a bar where a person watches, else one line when it begins."""
+
+    def __init__(self) -> None:
+        self.said: set[str] = set()
+        self.console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Bytes so far of bytes in all."""
+        if what not in self.said:
+            self.said.add(what)
+            self.console.print(what + (f" ({total / 1e6:.0f} MB)" if total else ""), highlight=False)
+            self.bar.start()
+            self.task = self.bar.add_task(what, total=total or None)
+        self.bar.update(self.task, completed=done)
+        if total and done >= total:
+            self.bar.stop()

@@ -1,0 +1,99 @@
+"""Options that several commands share, each with its one home, and the Describer they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crow.app.progress import Download
+from crow.recipe import RECIPES, Recipe, RecipeError, recipe_named
+
+if TYPE_CHECKING:
+    from crow.extract.describer import Describer
+    from crow.framework.reduce import Whitening
+
+WORKS = "How vectors are made"
+RecipeName = Annotated[
+    str, typer.Option("--recipe", metavar="NAME", help=f"One of {', '.join(RECIPES)}.", rich_help_panel=WORKS)
+]
+SizeText = Annotated[
+    str | None,
+    typer.Option(
+        "--size",
+        metavar="N|original|NxN",
+        help="Longest side in pixels, the picture's own size, or a square.",
+        rich_help_panel=WORKS,
+    ),
+]
+Network = Annotated[
+    str | None, typer.Option("--network", metavar="NAME", help="vgg16, vgg16-caffe, vgg19, ...", rich_help_panel=WORKS)
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change any field of the recipe, e.g. a=1 or pool.stride=1.",
+        rich_help_panel=WORKS,
+    ),
+]
+Weights = Annotated[
+    Path | None, typer.Option("--from", metavar="FILE", help="Network weights of your own.", rich_help_panel=WORKS)
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="torch, openvino, cuda, ...; by default the fastest exact one.",
+        rich_help_panel=WORKS,
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1, ...", rich_help_panel=WORKS)
+]
+Regional = Annotated[
+    Path | None,
+    typer.Option(
+        "--regional", metavar="FILE", help="rmac-regional: the whitening of its regions.", rich_help_panel=WORKS
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def recipe_of(
+    name: str, size: str | None = None, network: str | None = None, fields: list[str] | None = None
+) -> Recipe:
+    """The recipe that the options describe; a wrong one is wrong usage."""
+    from crow.extract.networks import on_network
+
+    try:
+        recipe = recipe_named(name)
+        recipe = on_network(recipe, network) if network else recipe
+        recipe = recipe.sized(size) if size else recipe
+        return recipe.set(*(fields or ()))
+    except RecipeError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def describer_of(
+    recipe: Recipe,
+    engine: str | None = None,
+    device: str | None = None,
+    weights: Path | None = None,
+    regional: Path | Whitening | None = None,
+) -> Describer:
+    """The Describer that the options ask for; says on the error stream which engine and device it uses."""
+    from crow.extract.describer import Describer
+    from crow.framework.reduce import Whitening
+
+    loaded = Whitening.load(regional) if isinstance(regional, Path) else regional
+    describer = Describer(recipe, engine, device, weights, loaded, report=Download())
+    shown = describer.engine
+    typer.echo(
+        f"{recipe.name} on {recipe.view.network}, {shown.name} ({shown.precision}) on {shown.device}, size {recipe.view.size}",
+        err=True,
+    )
+    return describer
