@@ -11,8 +11,10 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
-from http.client import HTTPException, HTTPMessage
+from errno import ENOSPC
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from ipaddress import ip_address
 from pathlib import Path
 from typing import IO
@@ -61,52 +63,57 @@ def _receive(address: str, part: Path, size: int, report: Report) -> None:
     for left in reversed(range(ATTEMPTS)):
         before = _length(part)
         try:
-            for chunk, total in _chunks(address, part, size):
+            for at, chunk, total in _chunks(address, before, size):
                 with part.open("ab") as file:
+                    file.truncate(at)
                     file.write(chunk)
-                report("downloading", _length(part), total)
+                report("downloading", at + len(chunk), total)
             return
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code != 416 or not before:
-                raise DownloadError(f"{address}: HTTP {error.code} {error.reason}") from None
-            part.unlink()  # longer than what is there: not its beginning
         except _Broken as error:
             if not left or _length(part) <= before:
                 raise DownloadError(f"{address}: {error}") from None
+        except DownloadError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 class _Broken(Exception):
-    """The connection, not the disk, failed."""
+    """The connection failed; what came so far may be good."""
 
 
-def _chunks(address: str, part: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Pieces that continue `part`, each with the expected length of the whole; `part` is emptied if it cannot be continued."""
-    have = _length(part)
+def _chunks(address: str, have: int, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Pieces from byte `have` on, or from the start where the server cannot go on: offset, bytes, length of the whole."""
+    total = 0
+    try:
+        with _open(address, have) as answer:
+            at = have if answer.headers.get("Content-Range", "").startswith(f"bytes {have}-") else 0
+            length = answer.headers.get("Content-Length")
+            total = at + int(length) if length else size
+            while chunk := answer.read(CHUNK):
+                yield at, chunk, total
+                at += len(chunk)
+                if size and at > size:
+                    raise DownloadError(f"{address} gave another file: longer than the expected {size} bytes")
+    except urllib.error.URLError as error:
+        raise _Broken(f"no connection ({error.reason})") from None
+    except (OSError, HTTPException) as error:
+        raise _Broken(f"the connection broke off ({error or type(error).__name__})") from None
+    if at < total:
+        raise _Broken(f"the connection broke off after {at} of {total} bytes")
+
+
+def _open(address: str, have: int) -> HTTPResponse:
+    """The answer of a server that is asked to go on after `have` bytes."""
     _allow(address)
     headers = {"User-Agent": "crow", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     opener = urllib.request.build_opener(_Redirects)
     try:
-        with opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT) as answer:
-            if not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-                part.write_bytes(b"")
-                have = 0
-            length = answer.headers.get("Content-Length")
-            total = have + int(length) if length else size
-            while chunk := answer.read(CHUNK):
-                have += len(chunk)
-                if size and have > size:
-                    part.unlink(missing_ok=True)
-                    raise DownloadError(f"{address} gave another file: longer than the expected {size} bytes")
-                yield chunk, total
-    except urllib.error.HTTPError:
-        raise
-    except urllib.error.URLError as error:
-        raise _Broken(f"no connection ({error.reason})") from None
-    except (TimeoutError, ConnectionError, HTTPException) as error:
-        raise _Broken(f"the connection broke off after {have} bytes ({error or type(error).__name__})") from None
-    if have < total:
-        raise _Broken(f"the connection broke off after {have} of {total} bytes")
+        return opener.open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # what is there is not the beginning of that file
+            return _open(address, 0)
+        raise DownloadError(f"{address}: HTTP {error.code} {error.reason}") from None
 
 
 def _length(path: Path) -> int:
@@ -162,23 +169,13 @@ def by_pip(requirement: str, expected: str, work: Path, size: int = 0, report: R
     command += ["--disable-pip-version-check", "--progress-bar", "off"]
     paths = [str(stub.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"PYTHONPATH": os.pathsep.join(paths), "PIP_REQUIRE_VIRTUALENV": "0"}
-    log = work / "pip.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | ours | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work)),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            _watch(process, work, size, report)
-        finally:
-            process.kill()
-            process.wait()
+    ours |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work))
+    code, words = _run(command, os.environ | ours, lambda: report("downloading", _arrived(work), size))
     archives = list((work / "archive").glob("*.tar.gz"))
-    if process.returncode or len(archives) != 1:
-        raise DownloadError(f"pip could not bring {requirement}: {_reason(log.read_text(errors='replace'))}")
+    if os.strerror(ENOSPC) in words:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+    if code or len(archives) != 1:
+        raise DownloadError(f"pip could not bring {requirement}: {_reason(words)}")
     if (found := sha256(archives[0])) != expected:
         raise DownloadError(f"pip brought another {requirement}: its sha256 is {found}, expected {expected}")
     return archives[0]
@@ -195,14 +192,25 @@ def _pip() -> list[str]:
     return [sys.executable, "-P", str(wheels[-1] / "pip")]
 
 
-def _watch(process: subprocess.Popen[bytes], work: Path, size: int, report: Report) -> None:
-    """Wait for pip, telling how much of the archive has come."""
-    while True:
+def _run(command: list[str], environment: dict[str, str], tick: Callable[[], None]) -> tuple[int, str]:
+    """Exit code and words of a program, with a tick now and then while it runs."""
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         try:
-            process.wait(0.2)
-            return
-        except subprocess.TimeoutExpired:
-            report("downloading", max((_length(f) for f in work.glob("pip-unpack-*/*.gz")), default=0), size)
+            while True:
+                try:
+                    words = process.communicate(timeout=0.2)[0]
+                    return process.returncode, words.decode(errors="replace")
+                except subprocess.TimeoutExpired:
+                    tick()
+        finally:
+            process.kill()
+
+
+def _arrived(work: Path) -> int:
+    """How much of the archive pip has so far in its temporary folder."""
+    return max((_length(file) for file in work.glob("pip-unpack-*/*.gz")), default=0)
 
 
 def _reason(log: str) -> str:
@@ -213,19 +221,19 @@ def _reason(log: str) -> str:
         return f"the index gave another file, its sha256 is {found}; nothing of it was run"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     if any("connection broken by" in line for line in lines):
-        return f"the package index could not be reached ({(errors or lines)[-1]})"
+        return "the package index could not be reached"
     return (errors or lines or ["it said nothing"])[-1]
 
 
 def take(archive: Path, member: str, target: Path) -> None:
     """One file out of a source archive, named as below its top folder; nothing else of it is written."""
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, "r:gz") as tar:
             for entry in tar:
                 if entry.isreg() and entry.name.partition("/")[2] == member and (source := tar.extractfile(entry)):
                     with source, target.open("wb") as file:
                         shutil.copyfileobj(source, file)
                     return
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DownloadError(f"{archive.name}: not a readable archive ({error})") from None
     raise DownloadError(f"{archive.name}: holds no {member}")

@@ -23,6 +23,7 @@ from safetensors.numpy import save
 from crow.extract.download import DownloadError, Report, by_pip, by_url, quiet, sha256, take
 
 Convert = Callable[[Path], Mapping[str, NDArray[Any]]]
+FORM = 1  # of what is cached; raised when `convert` makes other tensors than before, so that older files are made again
 WEEK = 7 * 24 * 3600  # seconds that the beginning of a download is kept to be resumed
 log = logging.getLogger(__name__)
 
@@ -78,46 +79,70 @@ def fetch(source: Source, report: Report | None = None) -> Path:
 
 
 def obtain(
-    name: str, source: Source, convert: Convert, file: str | Path | None = None, report: Report | None = None
+    name: str,
+    source: Source | None,
+    convert: Convert,
+    file: str | Path | None = None,
+    report: Report | None = None,
 ) -> tuple[Path, str]:
-    """The safetensors of that name in the cache and its sha256, checked; made of `file`, or of the source, if not there."""
-    origin = source.sha256 if file is None else _identity(Path(file))
-    entry = name if origin.startswith(source.sha256) else f"{name}-{origin[:12]}"
-    if ready := _ready(entry, origin, source):
+    """The safetensors of that name in the cache and its sha256, checked; if not there, made of `file` or the source.
+
+    Another file than the published one is kept beside it, under a name of its own.
+    """
+    published, origin = _identities(name, source, file)
+    entry = name if published else f"{name}-{origin[:12]}"
+    converted = source.converted if source else ""
+    if ready := _ready(entry, origin, converted):
         return ready
     try:
         with _alone(report or quiet) as work:
-            if ready := _ready(entry, origin, source):  # made by another process meanwhile
+            if ready := _ready(entry, origin, converted):  # made by another process meanwhile
                 return ready
-            original, origin = _bring(source, work, report or quiet) if file is None else (Path(file), origin)
+            original, origin = _original(source, file, origin, published, work, report or quiet)
             data = save({key: np.asarray(value, order="C") for key, value in convert(original).items()})
             found = hashlib.sha256(data).hexdigest()
-            note = {
-                "sha256": found,
-                "origin": source.address if file is None else original.name,
-                "origin_sha256": origin,
-            }
-            return _keep(name if found == source.converted else entry, data, note, work), found
+            lies = source.address if source and file is None else original.name
+            note: dict[str, str | int] = {"sha256": found, "origin": lies, "origin_sha256": origin, "form": FORM}
+            return _keep(name if found == converted else entry, data, note, work), found
     except DownloadError as error:
-        raise WeightsError(f"{name}: {error}; bring {source.where}, then: crow weights {name} --from FILE") from None
+        where = source.where if source else "the file"
+        raise WeightsError(f"{name}: {error}; bring {where}, then: crow weights {name} --from FILE") from None
 
 
-def _identity(file: Path) -> str:
+def _identities(name: str, source: Source | None, file: str | Path | None) -> tuple[bool, str]:
+    """Whether the published file is meant, and the sha256, or its start, of what the weights are made of."""
+    if file is None:
+        if source is None:
+            raise WeightsError(f"{name}: these weights are not published; give a file: crow weights {name} --from FILE")
+        return True, source.sha256
     try:
-        return sha256(file)
+        found = sha256(Path(file))
     except OSError as error:
         raise WeightsError(f"{file}: {error.strerror}") from None
+    return source is not None and bool(source.sha256) and found.startswith(source.sha256), found
 
 
-def _ready(entry: str, origin: str, source: Source) -> tuple[Path, str] | None:
-    """A cached file that is whole and made of the origin that is wanted."""
+def _original(
+    source: Source | None, file: str | Path | None, origin: str, published: bool, work: Path, report: Report
+) -> tuple[Path, str]:
+    """The file to convert, and the sha256 of what it came from."""
+    if source and file is None:
+        return _bring(source, work, report)
+    if source and source.member and published:  # the whole archive was given
+        take(Path(str(file)), source.member, work / source.file)
+        return work / source.file, origin
+    return Path(str(file)), origin
+
+
+def _ready(entry: str, origin: str, converted: str) -> tuple[Path, str] | None:
+    """A cached file that is whole and made of what is wanted."""
     path, note = _places(entry)
     try:
         made = json.loads(note.read_text())
         found = sha256(path)
         if found != made["sha256"]:
             log.warning("%s is damaged (its sha256 is %s, not %s): it is made again", path, found, made["sha256"])
-        elif made["origin_sha256"].startswith(origin) or found == source.converted:
+        elif made["form"] == FORM and (made["origin_sha256"].startswith(origin) or found == converted):
             return path, found
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
@@ -140,7 +165,7 @@ def _bring(source: Source, work: Path, report: Report) -> tuple[Path, str]:
     return part.replace(target), found
 
 
-def _keep(entry: str, data: bytes, note: Mapping[str, str], work: Path) -> Path:
+def _keep(entry: str, data: bytes, note: Mapping[str, str | int], work: Path) -> Path:
     """Put the file and its note into the cache, each whole or not at all."""
     for place, content in zip(_places(entry), (data, json.dumps(note, indent=2).encode()), strict=True):
         with (work / place.name).open("wb") as file:
