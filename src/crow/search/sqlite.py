@@ -83,10 +83,12 @@ class SqliteStore(Database):
     def upsert(self, rows: Iterable[Row]) -> Ids:
         """Write pictures with their vectors, keyed by path (of two with one path the last counts); new ids, in order."""
         rows = list({row.path: row for row in rows}.values())
+        if not rows:
+            return np.empty(0, np.int64)
         with self.transaction():
             generation, first = self._run("SELECT generation + 1, next_id FROM state")[0]
             dim = self.settings().get("dim")
-            if dim is None and rows:
+            if dim is None:
                 dim = len(check_vector(rows[0].path, rows[0].vector, None))
                 self.configure(dim=dim)
             checked = [replace(r, vector=check_vector(r.path, r.vector, dim), id=first + i) for i, r in enumerate(rows)]
@@ -130,6 +132,8 @@ class SqliteStore(Database):
     def fail(self, failures: Iterable[Failure]) -> None:
         """Write failures; a picture that stood at such a path is forgotten."""
         failures = list(failures)
+        if not failures:
+            return
         with self.transaction():
             self.remove(f.path for f in failures)
             rows = ((os.fsencode(f.path), printable(f.reason), f.size, f.mtime) for f in failures)
