@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from crow.framework.aggregate import aggregate
 from crow.framework.normalize import l2, normalize
 from crow.framework.pool import pool
+from crow.framework.reduce import Whitening, reduce
 from crow.framework.weight import channel_weight, spatial_weight
 from crow.recipe import Recipe, RecipeError
-
-if TYPE_CHECKING:
-    from crow.framework.reduce import Whitening
 
 
 def describe(x: torch.Tensor, recipe: Recipe, regional: Whitening | None = None) -> torch.Tensor:
@@ -30,18 +26,20 @@ def pooled(x: torch.Tensor, recipe: Recipe, regional: Whitening | None = None) -
     """(B, K, H, W) -> (B, K, h, w), step 1 in float32 or better; each region whitened where the recipe says so."""
     if x.ndim != 4 or 0 in x.shape:
         raise ValueError(f"a feature map has the shape (B, K, H, W) with nothing empty, not {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise ValueError(f"a feature map holds floating point numbers, not {x.dtype}")
     x = pool(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, recipe.pool)
     return whiten_regions(x, recipe, regional) if recipe.regional else x
 
 
 def whiten_regions(x: torch.Tensor, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
-    """(B, K, 1, R) -> (B, d, 1, R): each region normalised, whitened, normalised (Tolias et al.)."""
+    """(B, K, h, w) -> (B, d, h, w): the channels at each region normalised, whitened, normalised (Tolias et al.)."""
     if regional is None or recipe.regional != regional.fingerprint:
-        raise RecipeError(f"{recipe.name} needs the whitening of its regions that it names: {recipe.regional}")
-    rows = regional.apply(region_vectors(x).detach().cpu().numpy())
-    return torch.from_numpy(rows).to(x).reshape(len(x), 1, x.shape[3], -1).permute(0, 3, 1, 2)
-
-
-def region_vectors(x: torch.Tensor) -> torch.Tensor:
-    """(B, K, 1, R) -> (B R, K): the regions as unit rows, which their whitening is learned from."""
-    return l2(x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]))
+        raise RecipeError(
+            f"{recipe.name} needs its regional whitening (crow whiten --regional), the one it names: {recipe.regional}"
+        )
+    batch, channels, h, w = x.shape
+    rows = l2(x.permute(0, 2, 3, 1).reshape(-1, channels)).double()
+    mean, projection = (torch.tensor(array, device=x.device) for array in (regional.mean, regional.projection))
+    whitened = reduce(rows, mean, projection, regional.final).to(x.dtype)
+    return whitened.reshape(batch, h, w, -1).permute(0, 3, 1, 2)

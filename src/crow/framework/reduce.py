@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,27 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from crow.framework.normalize import normalize
-from crow.recipe import Norm, Recipe
+from crow.framework.normalize import Array, normalize
+from crow.recipe import Norm, Recipe, RecipeError
 
 Vectors = NDArray[np.floating[Any]]
 CHUNK = 4096  # rows in float64 at a time: 16 MB at 512 channels
-NO_VARIANCE = 1e-10  # of the largest variance; float32 vectors carry noise of about 1e-14 of it
+NO_VARIANCE = 1e-10  # of the largest variance: below it an axis holds the rounding of float32, never a picture
+ROUNDING = 2.0**-48  # of the mean's squared length: float32 rounding alone makes this much variance
 
 
 class WhiteningError(ValueError):
     """A whitening that cannot be learned, read, or applied here."""
 
 
-@dataclass
+def reduce(v: Array, mean: Array, projection: Array, final: Norm) -> Array:
+    """(n, K), (K,), (K, d) -> (n, d): steps 6 and 7, on NumPy arrays and torch tensors alike."""
+    if v.ndim != 2 or v.shape[1] != len(mean):
+        raise WhiteningError(f"this whitening takes vectors (n, {len(mean)}), not {tuple(v.shape)}")
+    return normalize((v - mean) @ projection, final)
+
+
+@dataclass(frozen=True, eq=False)
 class Moments:
     """Count, mean and scatter of vectors: exact, mergeable, never more than a chunk in float64."""
 
@@ -48,7 +57,8 @@ class Moments:
         if not len(rows):
             return self
         mean = rows.mean(0)
-        return self.merge(Moments(len(rows), mean, (rows - mean).T @ (rows - mean)))
+        centred = rows - mean
+        return self.merge(Moments(len(rows), mean, centred.T @ centred))
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets together (Chan, Golub and LeVeque)."""
@@ -84,10 +94,10 @@ class Whitening:
         source: str = "",
     ) -> Whitening:
         """Learn from (n, K) vectors, or from an iterable of such chunks; no `dim` keeps every axis that varies."""
-        chunks = _chunks(vectors) if isinstance(vectors, np.ndarray) else vectors
         moments = Moments()
-        for chunk in chunks:
-            moments = moments.add(chunk)
+        for part in [vectors] if isinstance(vectors, np.ndarray) else vectors:
+            for start in range(0, len(part), CHUNK):
+                moments = moments.add(part[start : start + CHUNK])
         return cls.from_moments(moments, dim, recipe, whiten, source)
 
     @classmethod
@@ -104,7 +114,10 @@ class Whitening:
             raise WhiteningError(f"a whitening is learned from at least 2 vectors, not {moments.count}")
         variances, axes = np.linalg.eigh(moments.scatter / (moments.count - 1))
         variances, axes = variances[::-1], axes[:, ::-1]
-        rank = min(int((variances > NO_VARIANCE * variances[0]).sum()) if variances[0] > 0 else 0, moments.count - 1)
+        least = NO_VARIANCE * variances[0] + ROUNDING * moments.mean @ moments.mean
+        rank = min(int((variances > least).sum()), moments.count - 1)
+        if not rank:
+            raise WhiteningError(f"these {moments.count} vectors are all alike: there is nothing to learn from them")
         dim = rank if dim is None else dim
         if not 1 <= dim <= rank:
             raise WhiteningError(
@@ -123,9 +136,14 @@ class Whitening:
         return int(self.projection.shape[1])
 
     @property
+    def final(self) -> Norm:
+        """The norm of step 7."""
+        return self.recipe.final if self.recipe else Norm()
+
+    @cached_property
     def fingerprint(self) -> str:
         """A short hash of everything in it; equal fingerprints make equal vectors."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()[:16]
+        return _digest(self._arrays(), self._made())[:16]
 
     def to_dim(self, dim: int) -> Whitening:
         """The same whitening with only its first `dim` axes."""
@@ -148,34 +166,35 @@ class Whitening:
 
     def apply(self, vectors: Vectors) -> NDArray[np.float32]:
         """(n, K) -> (n, d): centred, projected, normalised; float64 inside, a chunk at a time."""
-        if vectors.ndim != 2 or vectors.shape[1] != len(self.mean):
-            raise WhiteningError(f"this whitening takes vectors (n, {len(self.mean)}), not {vectors.shape}")
         out = np.empty((len(vectors), self.dim), np.float32)
-        final = self.recipe.final if self.recipe else Norm()
         for start in range(0, len(vectors), CHUNK):
             rows = np.asarray(vectors[start : start + CHUNK], np.float64)
-            out[start : start + CHUNK] = normalize((rows - self.mean) @ self.projection, final)
+            out[start : start + CHUNK] = reduce(rows, self.mean, self.projection, self.final)
         return out
 
     def to_bytes(self) -> bytes:
         """A safetensors file in memory, how it was made inside; the same whitening gives the same bytes."""
-        made = {
-            "crow": "whitening 1",
-            "count": self.count,
-            "whitened": self.whitened,
-            "recipe": self.recipe.to_dict() if self.recipe else None,
-            "source": self.source,
-        }
-        arrays = {"mean": self.mean, "projection": self.projection, "variances": self.variances}
-        data: bytes = save(arrays, {"made": json.dumps(made, sort_keys=True)})
+        arrays, made = self._arrays(), self._made()
+        data: bytes = save(arrays, {"made": f"{_digest(arrays, made)} {made}"})
         return data
+
+    def _arrays(self) -> dict[str, NDArray[np.float64]]:
+        return {"mean": self.mean, "projection": self.projection, "variances": self.variances}
+
+    def _made(self) -> str:
+        recipe = self.recipe.to_dict() if self.recipe else None
+        made = {"count": self.count, "whitened": self.whitened, "recipe": recipe, "source": self.source}
+        return json.dumps(made, sort_keys=True)
 
     def save(self, path: str | Path) -> None:
         """Write it as safetensors, whole or not at all."""
         target = Path(path)
         half = target.with_name(f".{target.name}.half")
-        half.write_bytes(self.to_bytes())
-        half.replace(target)
+        try:
+            half.write_bytes(self.to_bytes())
+            half.replace(target)
+        finally:
+            half.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Whitening:
@@ -184,7 +203,7 @@ class Whitening:
             raise WhiteningError(f"{path}: no such file")
         try:
             return cls.from_bytes(Path(path).read_bytes())
-        except WhiteningError as error:
+        except (WhiteningError, RecipeError) as error:
             raise WhiteningError(f"{path}: {error}") from None
 
     @classmethod
@@ -192,14 +211,20 @@ class Whitening:
         """What `to_bytes` made."""
         try:
             arrays = load(data)
-            size = int.from_bytes(data[:8], "little")
-            made = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["made"])
-            recipe = Recipe.from_dict(made["recipe"]) if made["recipe"] else None
-            mean, projection, variances = arrays["mean"], arrays["projection"], arrays["variances"]
-            return cls(mean, projection, variances, made["count"], made["whitened"], recipe, made["source"])
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            digest, _, made = header["__metadata__"]["made"].partition(" ")
         except (SafetensorError, KeyError, ValueError) as error:
-            raise WhiteningError(f"not a whitening that crow wrote ({error})") from None
+            raise WhiteningError(f"not a whitening that crow wrote, or only a part of one ({error})") from None
+        if _digest(arrays, made) != digest:
+            raise WhiteningError("damaged: what it holds is not what was written")
+        fields = json.loads(made)
+        fields["recipe"] = Recipe.from_dict(fields["recipe"]) if fields["recipe"] else None
+        return cls(**arrays, **fields)
 
 
-def _chunks(vectors: Vectors) -> Sequence[Vectors]:
-    return [vectors[start : start + CHUNK] for start in range(0, len(vectors), CHUNK)]
+def _digest(arrays: dict[str, NDArray[np.float64]], made: str) -> str:
+    """A hash of everything in a whitening."""
+    whole = hashlib.sha256(made.encode())
+    for name in sorted(arrays):
+        whole.update(f"{name} {arrays[name].shape}".encode() + arrays[name].tobytes())
+    return whole.hexdigest()
