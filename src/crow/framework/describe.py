@@ -35,11 +35,12 @@ def pooled(x: torch.Tensor, recipe: Recipe, regional: Whitening | None = None) -
 def whiten_regions(x: torch.Tensor, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
     """(B, K, h, w) -> (B, d, h, w): the channels at each region normalised, whitened, normalised (Tolias et al.)."""
     if regional is None or recipe.regional != regional.fingerprint:
-        raise RecipeError(
-            f"{recipe.name} needs its regional whitening (crow whiten --regional), the one it names: {recipe.regional}"
-        )
-    batch, channels, h, w = x.shape
-    rows = l2(x.permute(0, 2, 3, 1).reshape(-1, channels)).double()
+        raise RecipeError(f"{recipe.name} needs the whitening of its regions that it names: {recipe.regional}")
     mean, projection = (torch.tensor(array, device=x.device) for array in (regional.mean, regional.projection))
-    whitened = reduce(rows, mean, projection, regional.final).to(x.dtype)
-    return whitened.reshape(batch, h, w, -1).permute(0, 3, 1, 2)
+    whitened = reduce(region_vectors(x).double(), mean, projection, regional.final).to(x.dtype)
+    return whitened.reshape(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+def region_vectors(x: torch.Tensor) -> torch.Tensor:
+    """(B, K, h, w) -> (B h w, K): the channels at each region as a unit row; what a regional whitening learns from."""
+    return l2(x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]))
