@@ -67,12 +67,12 @@ def _fields(message: Value) -> Iterator[tuple[int, Value]]:
     while at < len(message):
         tag, at = _varint(message, at)
         number, wire = tag >> 3, tag & 7
+        if wire not in (0, 1, 2, 5) or not number:
+            raise ValueError(f"field {number} of kind {wire}")
         if wire == 0:
             value, at = _varint(message, at)
             yield number, value
             continue
-        if wire not in (1, 2, 5) or not number:
-            raise ValueError(f"field {number} of kind {wire}")
         length, at = _varint(message, at) if wire == 2 else ({1: 8, 5: 4}[wire], at)
         if at + length > len(message):
             raise ValueError("it ends in the middle of a field")

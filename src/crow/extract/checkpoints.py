@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tarfile
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,8 @@ def _torch(path: Path) -> Tensors:
     import torch
 
     try:
-        tree = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):
+            tree = torch.load(path, map_location="cpu", weights_only=True)
         return _flat(tree, lambda value: _array(value) if isinstance(value, torch.Tensor) else None)
     except OSError:
         raise
@@ -156,18 +158,21 @@ class _Array:
 
     def __init__(self, *start: object) -> None:
         self.state: tuple[Any, ...] = ()
+        self.axes: tuple[int, ...] | None = None
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
     def array(self) -> NDArray[Any]:
         _, shape, dtype, fortran, data = self.state
-        return np.frombuffer(data, dtype.numpy()).reshape(shape, order="F" if fortran else "C")
+        array = np.frombuffer(data, dtype.numpy()).reshape(shape, order="F" if fortran else "C")
+        return array if self.axes is None else array.transpose(self.axes)
 
 
-def _frombuffer(data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+def _frombuffer(data: Any, dtype: _Dtype, shape: tuple[int, ...], order: str, axes: Any = None) -> _Array:
     """The other way a pickle tells of an array, from protocol 5 on."""
     array = _Array()
+    array.axes = axes
     array.state = (1, shape, dtype, order == "F", data)
     return array
 

@@ -170,7 +170,14 @@ def by_pip(requirement: str, expected: str, work: Path, size: int = 0, report: R
     paths = [str(stub.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"PYTHONPATH": os.pathsep.join(paths), "PIP_REQUIRE_VIRTUALENV": "0"}
     ours |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work))
-    code, words = _run(command, os.environ | ours, lambda: report("downloading", _arrived(work), size))
+    arrived = 0
+
+    def tick() -> None:
+        nonlocal arrived
+        arrived = max(arrived, _arrived(work))
+        report("downloading", arrived, size)
+
+    code, words = _run(command, os.environ | ours, tick)
     archives = list((work / "archive").glob("*.tar.gz"))
     if os.strerror(ENOSPC) in words:
         raise OSError(ENOSPC, os.strerror(ENOSPC))
