@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 
 import numpy as np
-from PIL import Image, ImageCms
+from PIL import Image, ImageChops, ImageCms
 
 _PROFILE_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK", "LAB": "Lab"}
 
@@ -35,12 +35,24 @@ def _srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
         else:
             return image.convert("RGB")
         if source.profile.xcolor_space.strip() == _PROFILE_SPACES[image.mode]:
-            transformed = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
-            assert transformed is not None
-            return transformed
+            return _transformed(image, source)
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         pass
     return image.convert("RGB")
+
+
+def _transformed(image: Image.Image, source: ImageCms.ImageCmsProfile) -> Image.Image:
+    """The transform to sRGB, which takes longer than decoding and is spared where the profile is sRGB itself."""
+    transform = ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), image.mode, "RGB")
+    if image.mode == "RGB":
+        steps = np.linspace(0, 255, 9).astype(np.uint8)
+        probe = Image.fromarray(np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3))
+        change = ImageChops.difference(probe, ImageCms.applyTransform(probe, transform))  # type: ignore[arg-type]
+        if np.asarray(change).max() <= 1:
+            return image
+    result = ImageCms.applyTransform(image, transform)
+    assert result is not None
+    return result
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

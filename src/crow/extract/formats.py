@@ -1,11 +1,14 @@
-"""From the bytes of a file to an opened Pillow image: which formats are read, and how large a picture may be."""
+"""From a file to an opened Pillow image: which formats are read, and how large a picture may be."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from importlib import import_module
 from io import BytesIO
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from PIL import Image, TiffImagePlugin
 
@@ -15,6 +18,7 @@ from crow.extract.picture import PictureError
 MAX_PIXELS = 250_000_000
 # 250 megapixels of 16-bit RGBA without compression, which is as large as an honest file gets.
 MAX_BYTES = 2 * 1024**3
+_TOO_LONG = f"too large: a file of more than {MAX_BYTES / 1024**3:.0f} GiB"
 
 RAW_EXTENSIONS = frozenset(
     f".{ending}"
@@ -47,17 +51,41 @@ def _bmff(prefix: bytes, *brands: bytes) -> bool:
 FORMATS: dict[str, tuple[Callable[[bytes], bool], str, str]] = {
     "JPEG": (lambda p: p.startswith(b"\xff\xd8\xff"), "PIL.JpegImagePlugin", "JpegImageFile"),
     "PNG": (lambda p: p.startswith(b"\x89PNG\r\n\x1a\n"), "PIL.PngImagePlugin", "PngImageFile"),
-    "WebP": (lambda p: p[:4] == b"RIFF" and p[8:12] == b"WEBP", "PIL.WebPImagePlugin", "WebPImageFile"),
+    "WEBP": (lambda p: p[:4] == b"RIFF" and p[8:12] == b"WEBP", "PIL.WebPImagePlugin", "WebPImageFile"),
     "TIFF": (lambda p: p[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "crow.extract.formats", "TiffFile"),
     "BMP": (lambda p: p.startswith(b"BM"), "PIL.BmpImagePlugin", "BmpImageFile"),
     "GIF": (lambda p: p[:6] in (b"GIF87a", b"GIF89a"), "PIL.GifImagePlugin", "GifImageFile"),
     "AVIF": (lambda p: _bmff(p, b"avif", b"avis", b"mif1", b"msf1"), "PIL.AvifImagePlugin", "AvifImageFile"),
-    "HEIC": (
+    "HEIF": (
         lambda p: _bmff(p, b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"mif2", b"mif3", b"msf1"),
         "pillow_heif",
         "HeifImageFile",
     ),
 }
+
+
+def name_of(source: object, name: str | Path | None = None) -> str:
+    """What messages call the picture: the name given, the path, or the name of the open file."""
+    for candidate in (name, source, getattr(source, "name", None)):
+        if isinstance(candidate, str | Path):
+            return os.fspath(candidate)
+    return "picture"
+
+
+def read(source: str | Path | bytes | BinaryIO, name: str | None = None) -> bytes:
+    """The bytes of a file, read once; a folder, a pipe and a file beyond MAX_BYTES are refused."""
+    name = name_of(source, name)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, str | Path):
+        try:
+            with open(source, "rb", opener=_open_regular) as file:
+                return _read_all(file, name)
+        except (OSError, ValueError) as error:
+            raise error if isinstance(error, PictureError) else PictureError(name, _os_reason(error)) from None
+    if hasattr(source, "read"):
+        return _read_all(source, name)
+    raise PictureError(name, f"a {type(source).__name__} is no picture, nor a path, bytes or file that holds one")
 
 
 def guard(width: int, height: int, name: str) -> None:
@@ -84,14 +112,14 @@ def open_picture(data: bytes, name: str, raw: bool = False) -> Image.Image:
     for kind in begins_like:
         try:
             image = _opener(kind)(BytesIO(data))
-        except Image.DecompressionBombError as error:
-            raise PictureError(name, f"too large: {error}") from None
+        except Image.DecompressionBombError:  # WebP and GIF ask Pillow's own limit as they open
+            raise PictureError(name, "too large: Pillow's limit for this format is 179 megapixels") from None
         except Exception as error:  # decoders raise anything at all on broken bytes
             problem = error
         else:
             guard(image.width, image.height, name)
             return image
-    raise PictureError(name, f"a broken {begins_like[0]} file: {problem}")
+    raise PictureError(name, broken(begins_like[0], problem or ValueError()))
 
 
 def _opener(kind: str) -> Callable[[BytesIO], Image.Image]:
@@ -121,3 +149,47 @@ def _preview(data: bytes, name: str) -> Image.Image:
     if 0x0112 not in exif:  # LibRaw tells the turn of the sensor as 3, 5 (left) or 6 (right)
         exif[0x0112] = {3: 3, 5: 8, 6: 6}.get(flip, 1)
     return image
+
+
+def broken(kind: str | None, error: Exception) -> str:
+    """The reason in plain words for what a decoder raised."""
+    text = str(error) if isinstance(error, OSError | ValueError | SyntaxError | RuntimeError) else repr(error)
+    text = text.strip()
+    cut = ("truncated", "broken data stream", "not enough image data", "unexpected end", "end of file")
+    how = "truncated" if any(words in text.lower() for words in cut) else "broken"
+    return f"a {how} {kind or 'picture'} file ({text})" if text else f"a {how} {kind or 'picture'} file"
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open without waiting for a pipe's other end; only regular files pass."""
+    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    info = os.fstat(number)
+    if stat.S_ISREG(info.st_mode) and info.st_size <= MAX_BYTES:
+        return number
+    os.close(number)
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError
+    raise OSError(_TOO_LONG if stat.S_ISREG(info.st_mode) else "not a regular file")
+
+
+def _read_all(file: BinaryIO, name: str) -> bytes:
+    """What is left of an open file, in pieces, since asking for MAX_BYTES at once would reserve them."""
+    pieces, length = [], 0
+    while piece := file.read(1 << 24):
+        if not isinstance(piece, bytes):
+            raise PictureError(name, "the file is open as text; open it in binary mode")
+        pieces.append(piece)
+        length += len(piece)
+        if length > MAX_BYTES:
+            raise PictureError(name, _TOO_LONG)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _os_reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "a folder, not a picture"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    return getattr(error, "strerror", None) or str(error)

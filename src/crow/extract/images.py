@@ -6,9 +6,7 @@ animation the first frame. Colour profiles, CMYK, grey, palettes, transparency (
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -17,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from crow.extract.colour import to_rgb
-from crow.extract.formats import EXTENSIONS, MAX_BYTES, MAX_PIXELS, RAW_EXTENSIONS, guard, open_picture
+from crow.extract.formats import EXTENSIONS, MAX_PIXELS, RAW_EXTENSIONS, broken, guard, name_of, open_picture, read
 from crow.extract.picture import Picture, PictureError, Pixels
 from crow.extract.walk import Entry, entries, walk
 from crow.recipe import Size, View
@@ -60,36 +58,8 @@ _BACK = _UPRIGHT | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 
 def load(source: Source, upright: bool = True, name: str | Path | None = None) -> Picture:
     """The picture as (H, W, 3) uint8 sRGB; `name` stands in messages, and tells a RAW file, where there is no path."""
-    name = _name(source) if name is None else os.fspath(name)
-    try:
-        if isinstance(source, np.ndarray):
-            return _from_array(source, name)
-        if isinstance(source, Image.Image):
-            return _from_image(source, upright, name)
-        raw = Path(name).suffix.lower() in RAW_EXTENSIONS
-        return _from_image(open_picture(read(source, name), name, raw), upright, name)
-    except PictureError:
-        raise
-    except MemoryError:
-        raise PictureError(name, "not enough memory to decode it") from None
-    except Exception as error:  # decoders raise anything at all on broken bytes
-        raise PictureError(name, _reason(error)) from error
-
-
-def read(source: str | Path | bytes | BinaryIO, name: str | None = None) -> bytes:
-    """The bytes of a file, read once; a folder, a pipe and a file beyond MAX_BYTES are refused."""
-    name = _name(source) if name is None else name
-    if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source)
-    if isinstance(source, str | Path):
-        try:
-            with open(source, "rb", opener=_open_regular) as file:
-                return _read_all(file, name)
-        except (OSError, ValueError) as error:
-            raise error if isinstance(error, PictureError) else PictureError(name, _os_reason(error)) from None
-    if hasattr(source, "read"):
-        return _read_all(source, name)
-    raise PictureError(name, f"a {type(source).__name__} is no picture, nor a path, bytes or file that holds one")
+    image, taken = _open(source, upright, name_of(source, name))
+    return Picture(np.array(image), image.width, image.height, taken)
 
 
 def crop(
@@ -100,39 +70,41 @@ def crop(
     What lies past the border is cut away, or with "black" filled with black as Pillow does (and the paper's
     released code, which reads boxes too large). A box that is empty or has nothing of the picture is refused.
     """
-    if outside not in ("refuse", "black"):
-        raise ValueError(f"no way named {outside!r} for what lies outside; there are: refuse, black")
-    height, width = pixels.shape[:2]
-    xmin, ymin, xmax, ymax = _checked_box(box, width, height, name)
-    if outside == "refuse":
-        xmin, ymin, xmax, ymax = max(xmin, 0), max(ymin, 0), min(xmax, width), min(ymax, height)
-    (left, right), (top, bottom) = _whole(xmin, xmax, width), _whole(ymin, ymax, height)
-    inside = pixels[max(top, 0) : bottom, max(left, 0) : right]
-    if (left, top) == (max(left, 0), max(top, 0)) and inside.shape[:2] == (bottom - top, right - left):
-        return inside.copy()
-    guard(right - left, bottom - top, str(name))
-    canvas = np.zeros((bottom - top, right - left, *pixels.shape[2:]), pixels.dtype)
-    y, x = max(-top, 0), max(-left, 0)
-    canvas[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
-    return canvas
+    return np.array(_crop(_from_array(pixels, str(name)), box, outside, str(name)))
 
 
 def resize(pixels: Pixels, size: Size, name: str | Path = "picture") -> Pixels:
     """(H, W, 3) -> (h, w, 3) by Pillow's bicubic with antialias; the same array where nothing changes."""
-    width, height = target = pixels.shape[1], pixels.shape[0]
-    target = _target(width, height, size)
-    guard(*target, str(name))
-    if target == (width, height):
+    if _target(pixels.shape[1], pixels.shape[0], size) == (pixels.shape[1], pixels.shape[0]):
         return pixels
-    return np.array(Image.fromarray(pixels).resize(target, Image.Resampling.BICUBIC))
+    return np.array(_resize(_from_array(pixels, str(name)), size, str(name)))
 
 
 def prepare(source: Source, view: View, box: Box | None = None, name: str | Path | None = None) -> Picture:
-    """The picture as a view wants it: loaded, cropped to the box in pixels of the original, resized."""
-    name = _name(source) if name is None else name
-    picture = load(source, view.upright, name)
-    pixels = picture.pixels if box is None else crop(picture.pixels, box, name=name)
-    return Picture(resize(pixels, view.size, name), picture.width, picture.height, picture.taken)
+    """The picture as a view wants it: `load`, `crop` to a box in pixels of the original, `resize`."""
+    name = name_of(source, name)
+    image, taken = _open(source, view.upright, name)
+    part = image if box is None else _crop(image, box, "refuse", name)
+    return Picture(np.array(_resize(part, view.size, name)), image.width, image.height, taken)
+
+
+def _crop(image: Image.Image, box: Box, outside: str, name: str) -> Image.Image:
+    if outside not in ("refuse", "black"):
+        raise ValueError(f"no way named {outside!r} for what lies outside; there are: refuse, black")
+    xmin, ymin, xmax, ymax = _checked_box(box, image.width, image.height, name)
+    if outside == "refuse":
+        xmin, ymin, xmax, ymax = max(xmin, 0), max(ymin, 0), min(xmax, image.width), min(ymax, image.height)
+    (left, right), (top, bottom) = _whole(xmin, xmax, image.width), _whole(ymin, ymax, image.height)
+    guard(right - left, bottom - top, name)
+    part = Image.new("RGB", (right - left, bottom - top))
+    part.paste(image, (-left, -top))
+    return part
+
+
+def _resize(image: Image.Image, size: Size, name: str) -> Image.Image:
+    target = _target(image.width, image.height, size)
+    guard(*target, name)
+    return image if target == image.size else image.resize(target, Image.Resampling.BICUBIC)
 
 
 def _target(width: int, height: int, size: Size) -> tuple[int, int]:
@@ -149,26 +121,49 @@ def _target(width: int, height: int, size: Size) -> tuple[int, int]:
     return (short, long) if width < height else (long, short)
 
 
-def _from_array(array: Pixels, name: str) -> Picture:
+def _open(source: Source, upright: bool, name: str) -> tuple[Image.Image, str | None]:
+    """The whole picture as an RGB image, and when it was taken."""
+    try:
+        if isinstance(source, np.ndarray):
+            return _from_array(source, name), None
+        if isinstance(source, Image.Image):
+            return _from_image(source, upright, name)
+        raw = Path(name).suffix.lower() in RAW_EXTENSIONS
+        return _from_image(open_picture(read(source, name), name, raw), upright, name)
+    except PictureError:
+        raise
+    except MemoryError:
+        raise PictureError(name, "not enough memory to decode it") from None
+    except Exception as error:
+        raise PictureError(name, broken(None, error)) from error
+
+
+def _from_array(array: Pixels, name: str) -> Image.Image:
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,)):
         raise PictureError(name, f"an array of {array.dtype} {array.shape} is not (H, W, 3) or (H, W) of uint8")
-    height, width = array.shape[:2]
-    guard(width, height, name)
-    if array.ndim == 2:
-        array = np.repeat(array[:, :, None], 3, axis=2)
-    return Picture(np.array(array, order="C"), width, height)
+    guard(array.shape[1], array.shape[0], name)
+    return Image.fromarray(array).convert("RGB")
 
 
-def _from_image(image: Image.Image, upright: bool, name: str) -> Picture:
+def _from_image(image: Image.Image, upright: bool, name: str) -> tuple[Image.Image, str | None]:
     guard(image.width, image.height, name)
-    orientation, taken = _exif(image)
-    image.load()
+    tiff = image.format == "TIFF"  # Pillow turns these upright by itself as they load
+    orientation, taken = _exif(image) if tiff else (1, None)
+    _decode(image, name)
+    if not tiff:
+        orientation, taken = _exif(image)
+    turns = {} if tiff == upright else _UPRIGHT if upright else _BACK
     rgb = to_rgb(image)
-    turned = image.format == "TIFF"  # Pillow turns TIFF files upright by itself
-    turns = {} if turned == upright else _UPRIGHT if upright else _BACK
-    if orientation in turns:
-        rgb = rgb.transpose(turns[orientation])
-    return Picture(np.array(rgb), rgb.width, rgb.height, taken)
+    return (rgb.transpose(turns[orientation]) if orientation in turns else rgb), taken
+
+
+def _decode(image: Image.Image, name: str) -> None:
+    try:
+        image.load()
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise anything at all on broken bytes
+        raise PictureError(name, broken(image.format, error)) from error
 
 
 def _exif(image: Image.Image) -> tuple[int, str | None]:
@@ -211,47 +206,3 @@ def _whole(low: float, high: float, length: int) -> tuple[int, int]:
         return first, last
     first = min(max(int(low), 0), length - 1)
     return first, first + 1
-
-
-def _name(source: object) -> str:
-    if isinstance(source, str | Path):
-        return os.fspath(source)
-    name = getattr(source, "name", None)
-    return name if isinstance(name, str) else "picture"
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a pipe's other end; only regular files pass."""
-    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(number).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(number)
-        raise IsADirectoryError if stat.S_ISDIR(mode) else OSError("not a regular file")
-    return number
-
-
-def _read_all(file: BinaryIO, name: str) -> bytes:
-    data = file.read(MAX_BYTES + 1)
-    if not isinstance(data, bytes):
-        raise PictureError(name, "the file is open as text; open it in binary mode")
-    if len(data) > MAX_BYTES:
-        raise PictureError(name, f"too large: more than {MAX_BYTES / 1024**3:.0f} GiB")
-    return data
-
-
-def _os_reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return "no such file"
-    if isinstance(error, IsADirectoryError):
-        return "a folder, not a picture"
-    if isinstance(error, PermissionError):
-        return "no permission to read it"
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _reason(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    cut = ("truncated", "broken data stream", "not enough image data", "unexpected end", "end of file")
-    if any(words in text.lower() for words in cut):
-        return f"the file is truncated ({text})"
-    return f"cannot be decoded: {text}"

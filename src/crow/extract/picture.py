@@ -36,5 +36,5 @@ class Picture:
 
 def one_line(text: str) -> str:
     """The text without line breaks or anything else that cannot be printed, file names of no encoding included."""
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
