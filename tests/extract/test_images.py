@@ -646,6 +646,7 @@ def test_webp_beyond_pillows_limit_is_a_reason_too(monkeypatch: pytest.MonkeyPat
 BOXES = st.tuples(*[st.floats(-40, 140) for _ in range(4)])
 
 
+@settings(deadline=None)
 @given(BOXES)
 def test_crop_inside_is_a_slice_and_past_the_border_is_what_pillow_does(box: tuple[float, float, float, float]) -> None:
     pixels = noise(70, 90) | 1  # never black
@@ -742,7 +743,7 @@ def test_resizing_is_bicubic_with_antialias() -> None:
     assert np.abs(got - expected.clip(0, 255)).max() <= 1.5
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from(["original", "100", "640", "80x80"]))
 def test_no_size_explodes(width: int, height: int, rule: str) -> None:
     got = resize(np.zeros((height, width, 3), np.uint8), Size.parse(rule))

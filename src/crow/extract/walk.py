@@ -69,7 +69,7 @@ def entries(folders: Folders, on_error: OnError | None = None) -> Iterator[Entry
 
 def parse_ignore(text: str) -> tuple[_Rule, ...]:
     """The rules of a `.crowignore`, which is written as a `.gitignore` is."""
-    return tuple(rule for line in text.splitlines() if (rule := _rule(line)))
+    return tuple(rule for line in re.split(r"\r?\n", text) if (rule := _rule(line)))
 
 
 def _silent(path: Path, reason: str) -> None:
@@ -210,8 +210,12 @@ def _rule(line: str) -> _Rule | None:
         return None  # such as [z-a]: matches nothing
 
 
-_TOKENS = re.compile(r"(?P<lead>\A\*\*/)|(?P<middle>/\*\*/)|(?P<tail>/\*\*\Z)|(?P<star>\*+)|(?P<one>\?)"
-                     r"|(?P<set>\[[!^]?\]?[^\]]*\])|\\(?P<escaped>.)|(?P<other>.)", re.DOTALL)  # fmt: skip
+_TOKENS = re.compile(
+    r"(?P<deep>(?:\A|(?<=/))\*{2,}/)|(?P<rest>(?:\A|(?<=/))\*{2,}\Z)|(?P<star>\*+)|(?P<one>\?)"
+    r"|(?P<set>\[[!^]?\]?[^\]]*\])|\\(?P<escaped>.)|(?P<other>.)",
+    re.DOTALL,
+)
+_FIXED = {"deep": "(?:.*/)?", "rest": ".*", "star": "[^/]*", "one": "[^/]"}
 
 
 def _expression(glob: str) -> str:
@@ -219,9 +223,8 @@ def _expression(glob: str) -> str:
     parts = []
     for token in _TOKENS.finditer(glob):
         kind, text = token.lastgroup, token[token.lastgroup or 0]
-        fixed = {"lead": "(?:.*/)?", "middle": "/(?:.*/)?", "tail": "/.+", "star": "[^/]*", "one": "[^/]"}
-        if kind in fixed:
-            parts.append(fixed[kind])
+        if kind in _FIXED:
+            parts.append(_FIXED[kind])
         elif kind == "set":
             inner = text[1:-1]
             negated = inner[:1] in ("!", "^")
