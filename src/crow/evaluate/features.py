@@ -1,0 +1,262 @@
+"""Raw vectors of many pictures under many recipes: one pass of the network per view, and none for bytes already seen.
+
+They are kept in stores of the same kind as an index, one for each recipe on each network, in the user's cache folder.
+A row's key is the sha256 of the file's bytes, with the box and the turn where there are any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crow.extract.download import sha256
+from crow.extract.images import Box, PictureError, Source, crop, load
+from crow.extract.pretrained import cache_folder
+from crow.framework.reduce import Whitening
+from crow.recipe import Recipe, View
+from crow.search.store import Failure, Row, Store, StoreError, store_at
+
+if TYPE_CHECKING:
+    from crow.evaluate.maps import SideBySide
+    from crow.extract.describer import Described, Describer
+
+Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # the items as they are, their number, what goes on
+Vector = NDArray[np.float32]
+COMMIT_SECONDS = 5.0  # of work that an interruption may cost
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to describe: a picture, or a box in it, turned first where its file does not say how it stands."""
+
+    path: Path
+    box: Box | None = None
+    outside: Literal["refuse", "black"] = "refuse"
+    turn: int = 0  # degrees clockwise
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs the network; none of it changes a vector, but for the weights and a `fast` engine."""
+
+    engine: str | None = None
+    device: str | None = None
+    weights: Path | None = None
+    keep_maps: bool = False
+
+    def asked(self) -> list[str | None]:
+        """What the network's identity hangs on, before there is a network."""
+        return [self.engine, self.device, sha256(self.weights) if self.weights else None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The vectors of items under one recipe, and the reasons where there is none."""
+
+    recipe: Recipe
+    rows: Mapping[Item, Vector]
+    failures: Mapping[Item, str] = field(default_factory=dict)
+    weights: str = ""
+    precision: str = ""
+
+    def stack(self, items: Iterable[Item]) -> Vector:
+        """(n, K) of these items, in order."""
+        rows = [self.rows[item] for item in items]
+        return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+def every(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
+    """A Progress that shows nothing."""
+    return items
+
+
+def tables(
+    items: Iterable[Item],
+    recipes: Sequence[Recipe],
+    machine: Machine = Machine(),
+    regional: Mapping[str, Whitening] | None = None,
+    progress: Progress = every,
+) -> list[Table]:
+    """One Table per recipe; `regional` holds, by fingerprint, the whitenings that recipes name."""
+    keys, unread = _keys(items)
+    by_view: dict[View, list[Recipe]] = {}
+    for recipe in recipes:
+        by_view.setdefault(recipe.view, []).append(recipe)
+    found: dict[str, Table] = {}
+    for group in by_view.values():
+        with ExitStack() as stack:
+            stores = _stores(group, keys, machine, regional or {}, progress, stack)
+            found |= {r.key(): _read(r, store, keys, unread) for r, store in zip(group, stores, strict=True)}
+    return [found[recipe.key()] for recipe in recipes]
+
+
+def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
+    """The key of each item, and the reasons of those whose file cannot be read."""
+    keys, unread = {}, {}
+    for item in dict.fromkeys(items):
+        try:
+            info = item.path.stat()
+            digest = _digest(item.path, info.st_size, info.st_mtime_ns)
+        except OSError as error:
+            unread[item] = error.strerror or str(error)
+            continue
+        box = f" {item.outside} {','.join(f'{x:g}' for x in item.box)}" if item.box else ""
+        keys[item] = digest + (f" {item.turn}" if item.turn else "") + box
+    return keys, unread
+
+
+@lru_cache(maxsize=None)
+def _digest(path: Path, size: int, mtime: int) -> str:
+    return sha256(path)
+
+
+def _stores(
+    recipes: list[Recipe],
+    keys: Mapping[Item, str],
+    machine: Machine,
+    regional: Mapping[str, Whitening],
+    progress: Progress,
+    stack: ExitStack,
+) -> list[Store]:
+    """A store per recipe (all of one view) that holds every item: a row, or the reason why there is none."""
+    known = [_known(recipe, machine, stack) for recipe in recipes]
+    if all(store is not None and not _lacking(store, keys) for store in known):
+        return [store for store in known if store is not None]
+    from crow.extract.describer import Describer
+
+    first = recipes[0]
+    describer = Describer(first, machine.engine, machine.device, machine.weights, regional.get(first.regional))
+    stores = [_store(recipe, describer, machine, stack) for recipe in recipes]
+    lacking = [_lacking(store, keys) for store in stores]
+    wanted = [i for i, items in enumerate(lacking) if items]
+    if wanted:
+        todo = {item: keys[item] for items in lacking for item in items}
+        engine = _widened(describer, [recipes[i] for i in wanted], machine, regional)
+        _extract(describer, engine, [stores[i] for i in wanted], todo, progress)
+    return stores
+
+
+def _folder(recipe: Recipe) -> Path:
+    return cache_folder() / "vectors" / recipe.key()
+
+
+def _known(recipe: Recipe, machine: Machine, stack: ExitStack) -> Store | None:
+    """The store of this recipe that was made by what the machine asks for, found without loading a network."""
+    for place in sorted(_folder(recipe).glob("*.crow")):
+        store = _open(place, stack)
+        if machine.asked() in store.settings()["asked"]:
+            return store
+    return None
+
+
+def _store(recipe: Recipe, describer: Describer, machine: Machine, stack: ExitStack) -> Store:
+    """The store of this recipe on this network, made if need be."""
+    place = _folder(recipe) / f"{describer.weights[:16]}-{describer.precision}.crow"
+    asked = machine.asked()
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        identity = {"recipe": recipe.to_dict(), "weights": describer.weights, "precision": describer.precision}
+        stack.callback(store_at(place).create(place, **identity, asked=[asked]).close)
+    store = _open(place, stack)
+    if asked not in (before := store.settings()["asked"]):
+        store.configure(asked=[*before, asked])
+    return store
+
+
+def _open(place: Path, stack: ExitStack) -> Store:
+    store = store_at(place).open(place)
+    stack.callback(store.close)
+    return store
+
+
+def _lacking(store: Store, keys: Mapping[Item, str]) -> list[Item]:
+    have = store.stamps().keys() | store.failures().keys()
+    return [item for item, key in keys.items() if key not in have]
+
+
+def _widened(
+    describer: Describer, recipes: list[Recipe], machine: Machine, regional: Mapping[str, Whitening]
+) -> SideBySide:
+    """Make a describer of our own give the vectors of several recipes side by side, by the engine that is returned."""
+    from crow.evaluate.maps import KeptMaps, SideBySide
+
+    if machine.keep_maps:
+        view = describer.recipe.view
+        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{describer.precision}"
+        describer.engine = KeptMaps(describer.engine, cache_folder() / "maps" / name)
+    describer.engine = engine = SideBySide(describer.engine, recipes, regional)
+    return engine
+
+
+def _extract(
+    describer: Describer, engine: SideBySide, stores: list[Store], keys: Mapping[Item, str], progress: Progress
+) -> None:
+    """Describe every item and keep what came of it, at the latest every few seconds."""
+    failures: list[tuple[Item, str]] = []
+    sources = _sources(keys, describer.recipe.view, failures)
+    what = f"{', '.join(recipe.name for recipe in engine.recipes)} on {engine.name}"
+    with ExitStack() as stack:
+        for store in stores:
+            stack.enter_context(store.writer())
+        done: list[Described] = []
+        last = time.monotonic()
+        for described in progress(describer.stream(sources), len(keys), what):
+            done.append(described)
+            if time.monotonic() - last > COMMIT_SECONDS:
+                _keep(engine.parts, stores, keys, done, failures)
+                done, last = [], time.monotonic()
+        _keep(engine.parts, stores, keys, done, failures)
+
+
+def _sources(items: Iterable[Item], view: View, failures: list[tuple[Item, str]]) -> Iterator[tuple[Item, Source]]:
+    """What the describer is to read: the file itself where that will do, else the turned and cropped pixels."""
+    for item in items:
+        if item.box is None and not item.turn:
+            yield item, item.path
+            continue
+        try:
+            pixels = np.rot90(load(item.path, view.upright).pixels, -(item.turn // 90))
+            yield item, pixels if item.box is None else crop(pixels, item.box, item.outside, item.path)
+        except PictureError as error:
+            failures.append((item, error.reason))
+
+
+def _keep(
+    parts: list[slice],
+    stores: list[Store],
+    keys: Mapping[Item, str],
+    done: list[Described],
+    failures: list[tuple[Item, str]],
+) -> None:
+    """One commit per store: the vectors, cut into those of each recipe, and the failures."""
+    failed = [(d.key, (d.reason or "").removeprefix(f"{d.key.path}: ")) for d in done if d.vector is None] + failures
+    failures.clear()
+    good = [d for d in done if d.vector is not None]
+    for store, part in zip(stores, parts, strict=True):
+        rows = [
+            Row(keys[d.key], d.vector[part], sha256=bytes.fromhex(keys[d.key][:64]), width=d.width, height=d.height)
+            for d in good
+            if d.vector is not None
+        ]
+        with store.transaction():
+            store.upsert(rows)
+            store.fail(Failure(keys[item], reason) for item, reason in failed)
+
+
+def _read(recipe: Recipe, store: Store, keys: Mapping[Item, str], unread: Mapping[Item, str]) -> Table:
+    """What the store holds of these items."""
+    rows, reasons, settings = store.get(keys.values(), vectors=True), store.failures(), store.settings()
+    vectors = {item: rows[key].vector for item, key in keys.items() if key in rows}
+    failures = {item: reasons[key].reason for item, key in keys.items() if key in reasons}
+    good = {item: vector for item, vector in vectors.items() if vector is not None}
+    if len(good) + len(failures) != len(keys):
+        raise StoreError(f"{_folder(recipe)}: pictures are missing from it; is another evaluation at work on it?")
+    return Table(recipe, good, failures | dict(unread), settings["weights"], settings["precision"])
