@@ -122,3 +122,19 @@ def lay(tmp_path: Path):
 @pytest.fixture
 def draw_picture():
     return draw
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder with the real vgg16 weights of the user's cache linked into it."""
+    from crow.extract.pretrained import cache_folder
+
+    ready = [cache_folder() / f"vgg16.{ending}" for ending in ("safetensors", "json")]
+    if not all(file.exists() for file in ready):
+        pytest.skip("the weights of vgg16 are not in the cache folder: crow weights")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for file in ready:
+        (cache / file.name).symlink_to(file)
+    monkeypatch.setenv("CROW_CACHE", str(cache))
+    return cache

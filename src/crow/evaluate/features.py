@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,6 +57,9 @@ class Machine:
         return [self.engine, self.device, sha256(self.weights) if self.weights else None]
 
 
+HERE = Machine()  # the fastest exact engine of this machine, published weights
+
+
 @dataclass(frozen=True)
 class Table:
     """The vectors of items under one recipe, and the reasons where there is none."""
@@ -81,7 +84,7 @@ def every(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
 def tables(
     items: Iterable[Item],
     recipes: Sequence[Recipe],
-    machine: Machine = Machine(),
+    machine: Machine = HERE,
     regional: Mapping[str, Whitening] | None = None,
     progress: Progress = every,
 ) -> list[Table]:
@@ -103,8 +106,7 @@ def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
     keys, unread = {}, {}
     for item in dict.fromkeys(items):
         try:
-            info = item.path.stat()
-            digest = _digest(item.path, info.st_size, info.st_mtime_ns)
+            digest = file_digest(item.path)
         except OSError as error:
             unread[item] = error.strerror or str(error)
             continue
@@ -113,7 +115,13 @@ def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
     return keys, unread
 
 
-@lru_cache(maxsize=None)
+def file_digest(path: Path) -> str:
+    """The sha256 of a file, read once as long as its size and time stay."""
+    info = path.stat()
+    return _digest(path, info.st_size, info.st_mtime_ns)
+
+
+@cache
 def _digest(path: Path, size: int, mtime: int) -> str:
     return sha256(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ class SideBySide:
             rows = [self._all(x) for x in self.engine.maps(pictures)]
             blocks = [np.concatenate(block) for block in zip(*rows, strict=True)]
         ends = np.cumsum([0, *(block.shape[1] for block in blocks)])
-        self.parts = [slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False)]
+        self.parts = [slice(int(a), int(b)) for a, b in pairwise(ends)]
         return np.concatenate(blocks, axis=1)
 
     def _all(self, x: torch.Tensor) -> list[NDArray[np.float32]]:
