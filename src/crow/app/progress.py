@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +19,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from crow.search.pace import Pace
 
 T = TypeVar("T")
 
@@ -56,3 +61,18 @@ class Download:
         self.bar.update(self.task, completed=done)
         if total and done >= total:
             self.bar.stop()
+
+
+@contextmanager
+def follow() -> Iterator[Callable[[Pace], None]]:
+    """A bar for a sync, which knows itself how long it will still take; nothing where nobody watches."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("reading folders", total=None, left="")
+
+        def show(pace: Pace) -> None:
+            left = "" if pace.left is None else f"{timedelta(seconds=round(pace.left))} left"
+            bar.update(task, description=pace.doing, completed=pace.done, total=pace.total, left=left)
+
+        yield show

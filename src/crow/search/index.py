@@ -45,18 +45,17 @@ class State:
 class Index:
     """A folder NAME.crow (or another store's address), with everything a search needs."""
 
-    def __init__(self, store: Store, describer: Describes | None = None) -> None:
+    def __init__(self, store: Store, describer: Describes | None = None, **options: Any) -> None:
         settings = store.settings()
         if "recipe" not in settings:
             store.close()
             raise SearchError(f"{store.address}: this store holds no index (no recipe)")
         self.store = store
         self.recipe = Recipe.from_dict(settings["recipe"])
-        self._describer: Describes | None = None
+        self._options = {name: value for name, value in options.items() if value is not None}
         self._state: State | None = None
         self._refreshing = threading.RLock()
-        if describer is not None:
-            self._describer = self._checked(describer)
+        self._describer = None if describer is None else self._checked(describer)
 
     @classmethod
     def create(
@@ -65,23 +64,29 @@ class Index:
         recipe: Recipe | str | None = None,
         whitening: Whitening | str | Path | None = None,
         describer: Describes | None = None,
+        **options: Any,
     ) -> Self:
-        """A new, empty index. `whitening`: one that was learned, its file, "self", "none", or None to decide later."""
+        """A new, empty index. `whitening`: one that was learned, its file, "self", "none", or None to decide later.
+
+        Without a describer one is made when it is needed, with the options (engine, device, ...) of Describer.
+        """
         policy, learned = whitening_policy(whitening)
         if recipe is None:
             recipe = (
                 describer.recipe if describer else learned.recipe if learned and learned.recipe else RECIPES["crow"]
             )
         recipe = recipe_named(recipe) if isinstance(recipe, str) else recipe
+        regional = options.get("regional")
+        recipe = replace(recipe, regional=regional.fingerprint) if recipe.regional and regional else recipe
         check_whitening(learned, recipe)
         data = learned.to_bytes() if learned else None
         store = store_at(path).create(path, recipe=recipe.to_dict(), policy=policy, whitening=data)
-        return cls(store, describer)
+        return cls(store, describer, **options)
 
     @classmethod
-    def open(cls, path: str | Path, describer: Describes | None = None) -> Self:
+    def open(cls, path: str | Path, describer: Describes | None = None, **options: Any) -> Self:
         """The index that is there."""
-        return cls(store_at(path).open(path), describer)
+        return cls(store_at(path).open(path), describer, **options)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -107,10 +112,13 @@ class Index:
         if self._describer is None:
             from crow.extract.describer import Describer
 
-            settings = self.store.settings()
-            engine = settings.get("engine") if settings.get("precision") == "fast" else None
-            regional = settings.get("regional")
-            made = Describer(self.recipe, engine=engine, regional=Whitening.from_bytes(regional) if regional else None)
+            settings, options = self.store.settings(), dict(self._options)
+            if settings.get("precision") == "fast":
+                options.setdefault("engine", settings.get("engine"))
+            if settings.get("regional"):
+                options.setdefault("regional", Whitening.from_bytes(settings["regional"]))
+            recipe = replace(self.recipe, regional="unfitted") if self.recipe.regional else self.recipe
+            made = Describer(recipe, **options)
             self._describer = self._checked(made)
         return self._describer
 
@@ -291,7 +299,7 @@ class Index:
         if not len(self):
             return Results()
         with self.reading() as state:
-            vector = combined(self._reduced(state.whitening, raw))
+            vector = combined(self.reduced(state.whitening, raw))
             allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
             vector = expanded(state.searcher, vector, expand, alpha, allowed) if expand else vector
             found = state.searcher.search(vector, k, allowed)
@@ -309,7 +317,7 @@ class Index:
         missing = next((str(p) for p, row in zip(paths, rows, strict=True) if row is None), None)
         if missing is not None:
             raise SearchError(f"{missing}: not in this index")
-        return self._reduced(self.whitening, np.stack([row for row in rows if row is not None]))
+        return self.reduced(self.whitening, np.stack([row for row in rows if row is not None]))
 
     def _members(self, paths: Sequence[str]) -> list[Vectors | None]:
         keys = [absolute(path) for path in paths]
@@ -317,9 +325,14 @@ class Index:
         return [row.vector if (row := found.get(a) or found.get(b)) else None for a, b in zip(keys, paths, strict=True)]
 
     @staticmethod
-    def _reduced(whitening: Whitening | None, raw: Vectors) -> Vectors:
+    def reduced(whitening: Whitening | None, raw: Vectors) -> Vectors:
+        """(n, K) -> (n, d): whitened, or of length 1 where there is no whitening."""
         reduced: Vectors = whitening.apply(raw) if whitening else l2(np.asarray(raw, np.float32))
         return reduced
+
+    def forget_state(self) -> None:
+        """Start the next search from what lies on disk."""
+        self._state = None
 
     @contextmanager
     def reading(self) -> Iterator[State]:
@@ -343,21 +356,21 @@ class Index:
         return state
 
     def _caught_up(self, place: Path | None, folder: Path | None) -> State | None:
-        key, dim, _ = self._identity()
+        key, dim, _ = self.identity()
         matrix = Matrix.load(place, key, dim) if place else Matrix(key, 0, dim)
         old = self._state
         if old and old.searcher.matrix.key == key and old.generation >= matrix.generation:
             matrix = old.searcher.matrix
         with self.store.snapshot():
-            again, _, whitening = self._identity()
+            again, _, whitening = self.identity()
             if again != key:
                 return None
-            newer = matrix.catch_up(self.store, partial(self._reduced, whitening), folder)
+            newer = matrix.catch_up(self.store, partial(self.reduced, whitening), folder)
         if old and newer is old.searcher.matrix:
             return old
         return State(newer.generation, whitening, Searcher(newer))
 
-    def _identity(self) -> tuple[str, int, Whitening | None]:
+    def identity(self) -> tuple[str, int, Whitening | None]:
         """The name of the matrix, its dimension, and the whitening that makes it."""
         settings = self.store.settings()
         data = settings.get("whitening")
