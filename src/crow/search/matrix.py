@@ -136,10 +136,10 @@ class Matrix:
         kept = (s if s.name else _write(folder, s) for s in _compact(self.segments))
         matrix = replace(self, segments=tuple(kept))
         dead = f"{uuid4().hex}.dead"
-        _put(folder / dead, [np.packbits(s.dead) for s in matrix.segments])
+        put(folder / dead, [np.packbits(s.dead) for s in matrix.segments])
         manifest = {"format": FORMAT, "key": self.key, "generation": self.generation, "dim": self.dim, "dead": dead}
         manifest["segments"] = [{"name": s.name, "count": len(s), "crc": s.crc} for s in matrix.segments]
-        _put(folder / "manifest.json", [np.frombuffer(json.dumps(manifest).encode(), np.uint8)])
+        put(folder / "manifest.json", [np.frombuffer(json.dumps(manifest).encode(), np.uint8)])
         _sweep(folder, {dead, *(s.name for s in matrix.segments)})
         return matrix
 
@@ -231,7 +231,7 @@ def _write(folder: Path, segment: Segment) -> Segment:
     """The segment as a file of its own, mapped back."""
     folder.mkdir(parents=True, exist_ok=True)
     entry = {"name": f"{uuid4().hex}.rows", "count": len(segment), "crc": _crc(_parts(segment))}
-    _put(folder / str(entry["name"]), _parts(segment))
+    put(folder / str(entry["name"]), _parts(segment))
     return _map(folder, entry, segment.rows.shape[1], segment.dead)
 
 
@@ -246,7 +246,7 @@ def _map(folder: Path, entry: dict[str, Any], dim: int, dead: NDArray[np.bool_])
     return Segment(entry["name"], rows, ids, dead, int(entry["crc"]))
 
 
-def _put(path: Path, parts: list[NDArray[Any]]) -> None:
+def put(path: Path, parts: list[NDArray[Any]]) -> None:
     """Write a file whole or not at all, and have it on disk before going on."""
     half = path.with_name(f"{path.name}.{uuid4().hex}.half")
     with half.open("wb") as file:

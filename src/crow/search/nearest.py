@@ -11,7 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from crow.search.store import Ids, Vectors
 
 Candidates = tuple[NDArray[np.float16], Ids, float]  # rows, ids, and the score that no other row exceeds
 
+FEWEST = 1 << 12  # rows that are scored at once without FAISS
 SPARE = 22  # candidates beyond k from every piece: enough that one scan nearly always settles the answer
 SMALL = 1 << 14  # rows that one thread scans faster than a second one can be woken
 FEW = 1 / 32  # of a segment: fewer rows than that are copied out, more are picked by a bitmap during the scan
@@ -28,7 +29,7 @@ FEW = 1 / 32  # of a segment: fewer rows than that are copied out, more are pick
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Ids and cosines, the highest first, equal ones by rising id."""
+    """Ids and cosines, the highest first, equal ones by rising id; rounding may leave a cosine a hair above 1."""
 
     ids: Ids  # (k,)
     scores: NDArray[np.float64]  # (k,)
@@ -46,29 +47,63 @@ class Piece:
     picked: NDArray[np.bool_] | None = None
 
 
+class Proposals(Protocol):
+    """What an approximate index gives: ids worth scoring, out of those it was built over."""
+
+    @property
+    def ids(self) -> Ids:
+        """Rising."""
+
+    def candidates(self, query: Vectors, k: int) -> Ids:
+        """(d,) -> ids."""
+
+
 class Searcher:
     """Answers queries over one matrix; it may be shared by threads."""
 
-    def __init__(self, matrix: Matrix, threads: int | None = None) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Matrix, threads: int | None = None, proposals: Proposals | None = None) -> None:
+        self.matrix, self.proposals = matrix, proposals
+        self._later = matrix.ids[np.searchsorted(matrix.ids, proposals.ids[-1], "right") :] if proposals else None
         self.threads = threads or len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self.threads, "crow-search")
         self._pieces = [p for s in matrix.segments for p in self._cut(s, None if not s.dead.any() else ~s.dead)]
 
-    def search(self, query: ArrayLike, k: int = 10, allowed: Ids | None = None) -> Found:
-        """(d,) -> the k nearest of all rows, or of those whose ids are allowed."""
+    def search(self, query: ArrayLike, k: int = 10, allowed: Ids | None = None, approximate: bool = False) -> Found:
+        """(d,) -> the k nearest of all rows, or of those whose ids are allowed.
+
+        Approximate: of the rows that the approximate index proposes and those that came after it was built.
+        """
         unit = unit_query(query, self.matrix.dim)
         if k < 1:
             raise SearchError(f"k is at least 1, not {k}")
-        pieces = self._pieces if allowed is None else self._filtered(np.unique(np.asarray(allowed, np.int64)))
+        if approximate and self.proposals is None:
+            raise SearchError("this index has no approximate search")
+        if approximate and allowed is None and self.proposals is not None:
+            allowed = np.concatenate([self.proposals.candidates(unit, k), self._later])
+        if allowed is None:
+            return self._exact(self._pieces, unit, k)
+        allowed = np.unique(np.asarray(allowed, np.int64))
+        if len(allowed) <= FEWEST:
+            return self._few(allowed, unit, k)
+        return self._exact(self._filtered(allowed), unit, k)
+
+    def _exact(self, pieces: list[Piece], unit: Vectors, k: int) -> Found:
         wanted = k + SPARE
         while True:
             parts = self._scan(pieces, unit, wanted)
             ids, scores, bound = _rescored(parts, unit)
-            order = np.lexsort((ids, -scores))[:k]
-            if bound < (scores[order[-1]] if len(order) == k else -np.inf) or bound == -np.inf:
-                return Found(ids[order], np.minimum(scores[order], 1.0))
+            found = _best(ids, scores, k)
+            if bound == -np.inf or (len(found) == k and bound < found.scores[-1]):
+                return found
             wanted *= 8
+
+    def _few(self, allowed: Ids, unit: Vectors, k: int) -> Found:
+        ids, scores = [], []
+        for segment in self.matrix.segments:
+            which, rows = segment.find(allowed)
+            ids.append(allowed[which])
+            scores.append(cosines(segment.rows[rows], unit))
+        return _best(np.concatenate(ids), np.concatenate(scores), k) if ids else Found(allowed[:0], np.empty(0))
 
     def search_all(self, queries: ArrayLike, k: int = 10) -> list[Found]:
         """(n, d) -> one answer per query."""
@@ -145,6 +180,11 @@ def scan(piece: Piece, query: Vectors, k: int) -> Candidates:
 def cosines(rows: NDArray[Any], query: Vectors) -> NDArray[np.float64]:
     """(n, d), (d,) -> (n,) in float64, each row summed in the same order wherever it lies, so that equal rows tie."""
     return (rows.astype(np.float64) * query).sum(axis=1)
+
+
+def _best(ids: Ids, scores: NDArray[np.float64], k: int) -> Found:
+    order = np.lexsort((ids, -scores))[:k]
+    return Found(ids[order], scores[order])
 
 
 def _rescored(parts: list[Candidates], query: Vectors) -> tuple[Ids, NDArray[np.float64], float]:
