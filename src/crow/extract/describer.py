@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from os import cpu_count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crow.extract import engines
+from crow.extract.cores import granted_cores
 from crow.extract.download import Report
 from crow.extract.images import Picture, PictureError, Source, prepare
 from crow.framework.reduce import Whitening
@@ -87,7 +87,7 @@ class Describer:
     def stream(self, items: Iterable[tuple[Any, Source]], box: Box | None = None) -> Iterator[Described]:
         """(key, picture) pairs -> what became of each, in order, with at most two windows of pictures in memory."""
         window, source = self.engine.window, iter(items)
-        with ThreadPoolExecutor(min(8, cpu_count() or 1), "decode") as threads:
+        with ThreadPoolExecutor(min(8, granted_cores()), "decode") as threads:
             waiting: deque[tuple[Any, Future[Picture]]] = deque()
             try:
                 while True:

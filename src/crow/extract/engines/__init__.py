@@ -6,6 +6,7 @@ photograph tried, so exact engines are interchangeable within one index; `fast` 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,12 +50,29 @@ def _torch(network: torch.nn.Module, device: str | None) -> Engine:
     return TorchEngine(network, device)
 
 
-ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {"torch": _torch}
+def _openvino(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.openvino import OpenVinoEngine
+
+    return OpenVinoEngine(network, device)
+
+
+ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {"torch": _torch, "openvino": _openvino}
 
 
 def choose(device: str | None = None) -> str:
-    """The fastest engine of class `exact` that this machine can run."""
-    return "torch"
+    """The fastest engine of class `exact` that this machine can run; says so where it falls back to torch."""
+    import torch
+
+    if device not in (None, "cpu") or (device is None and torch.cuda.is_available()):
+        return "torch"
+    try:
+        from crow.extract.engines.graph import openvino_quietly
+
+        openvino_quietly()
+    except EngineError as error:
+        logging.getLogger("crow").warning("%s; until then the network runs in torch, several times slower", error)
+        return "torch"
+    return "openvino"
 
 
 def engine_named(name: str, network: torch.nn.Module, device: str | None = None) -> Engine:

@@ -1,0 +1,115 @@
+"""A torch network as an OpenVINO graph, compiled for this processor and kept in the cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import crow
+from crow.extract.engines import EngineError
+from crow.extract.pretrained import cache_folder
+
+
+def openvino_quietly() -> ModuleType:
+    """The module openvino. Its import would report to its makers over the network: that part is kept out."""
+    silence = "openvino" not in sys.modules and "openvino_telemetry" not in sys.modules
+    if silence:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # None: importing it fails, and it is done without
+    try:
+        import openvino
+    except ImportError as error:
+        raise EngineError(f"OpenVINO cannot be loaded ({error}): pip install 'crow-search[cpu]'") from None
+    finally:
+        if silence:
+            del sys.modules["openvino_telemetry"]
+    return openvino
+
+
+def compiled(network: torch.nn.Module, settings: dict[str, Any], change: Callable[[Any], Any] | None = None) -> Any:
+    """A network -> a compiled model: (1, h, w, 3) uint8 of any size to (1, K, H, W); `change` rewrites its graph first."""
+    ov = openvino_quietly()
+    kept = cache_folder() / "openvino" / f"{_key(network, settings, change)}.blob"
+    core = ov.Core()
+    if (blob := _kept(kept)) is not None:
+        with contextlib.suppress(RuntimeError):  # of another OpenVINO after all: made anew
+            return core.import_model(ov.Tensor(blob), "CPU", settings)
+    try:
+        graph = _graph(network)
+        model = core.compile_model(change(graph) if change else graph, "CPU", settings)
+        _keep(model.export_model().getvalue(), kept)
+        return model
+    except RuntimeError as error:
+        raise EngineError(f"OpenVINO cannot compile this network: {reason(error)}") from None
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in the one line of OpenVINO's many that says it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return (telling or [type(error).__name__])[-1]
+
+
+def _key(network: torch.nn.Module, settings: dict[str, Any], change: Callable[[Any], Any] | None) -> str:
+    """What a compiled model depends on: weights, layers, settings, versions and the processor."""
+    ov = openvino_quietly()
+    core = ov.Core()
+    processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
+    parts = (crow.__version__, ov.__version__, torch.__version__, processor, sorted(settings.items()), change, network)
+    hasher = hashlib.sha256(repr(parts).encode())
+    for name, value in network.state_dict().items():
+        hasher.update(name.encode())
+        hasher.update(value.cpu().contiguous().numpy().tobytes())
+    return hasher.hexdigest()[:32]
+
+
+def _graph(network: torch.nn.Module) -> Any:
+    """A network -> OpenVINO's graph of it, pictures (B, h, w, 3) uint8 going in."""
+    ov = openvino_quietly()
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch announces that it will trace otherwise one day
+        example = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
+        traced = torch.jit.trace(network.cpu(), example, check_trace=False)  # type: ignore[no-untyped-call]
+        decoder = TorchScriptPythonDecoder(traced)  # must live until all is converted
+        frontend = ov.frontend.FrontEndManager().load_by_framework("pytorch")
+        graph = frontend.convert(frontend.load(decoder))
+    graph.reshape([-1, 3, -1, -1])
+    steps = ov.preprocess.PrePostProcessor(graph)
+    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+    steps.input().model().set_layout(ov.Layout("NCHW"))
+    return steps.build()
+
+
+def _kept(path: Path) -> NDArray[np.uint8] | None:
+    """A compiled model kept at `path`, or None where there is no whole one: its sha256 comes first."""
+    with contextlib.suppress(OSError):
+        data = np.fromfile(path, np.uint8)
+        if hashlib.sha256(data[32:].data).digest() == data[:32].tobytes():
+            return data[32:].copy()  # OpenVINO wants it aligned
+    return None
+
+
+def _keep(blob: bytes, path: Path) -> None:
+    """Write a compiled model whole or not at all; a cache that cannot be written is done without."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines((hashlib.sha256(blob).digest(), blob))
+            Path(part).replace(path)
+        finally:
+            Path(part).unlink(missing_ok=True)
