@@ -1,4 +1,4 @@
-"""Every kind of published file is read, by what is in it; damaged, foreign and malicious ones are refused in one line."""
+"""Every kind of published file is read by what is in it; damaged, foreign and malicious ones are refused in a line."""
 
 from __future__ import annotations
 

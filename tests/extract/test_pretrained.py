@@ -38,7 +38,7 @@ def convert(path: Path) -> Mapping[str, np.ndarray]:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A model host and a package index on loopback that fails on demand. `asked` holds (path, first byte) of each request."""
+    """A model host and package index on loopback that fails on demand; `asked` has (path, first byte) of each request."""
 
     daemon_threads = True
 
@@ -46,6 +46,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, int]] = []
         self.pages: dict[str, bytes] = {}
+        self.held: set[str] = set()
         self.half_sent, self.go_on = threading.Event(), threading.Event()
         self.address = f"http://127.0.0.1:{self.server_port}"
 
@@ -60,6 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         start = int(self.headers.get("Range", "bytes=0-")[6:-1])
         first = not any(asked == path for asked, _ in self.server.asked)
         self.server.asked.append((path, start))
+        if path in self.server.held:
+            self.server.half_sent.set()
+            self.server.go_on.wait(60)
         if path in self.server.pages:
             self.give(self.server.pages[path], 0)
         elif path.startswith("/to/"):
@@ -167,7 +171,7 @@ def test_arrays_in_any_layout_give_the_same_bytes(server: Server, tmp_path: Path
 def test_another_file_is_refused(server: Server, cache: Path, length: int, why: str) -> None:
     with pytest.raises(WeightsError, match=why) as error:
         obtain("net", Source(f"{server.address}/net.pth", "0123abcd", bytes=length), convert)
-    advice = f"bring {server.address}/net.pth (sha256 0123abcd), then: crow weights net --from FILE"
+    advice = f"bring {server.address}/net.pth (sha256 0123abcd...), then: crow weights net --from FILE"
     assert str(error.value).startswith("net: ") and str(error.value).endswith(advice) and "\n" not in str(error.value)
     assert files(cache) == ["lock"]
 
@@ -310,11 +314,12 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_convert_leaves_nothing(cache: Path, tmp_path: Path) -> None:
     def fail(path: Path) -> Mapping[str, np.ndarray]:
-        raise ValueError(f"{path}: no weights")
+        raise ValueError("no weights")
 
     (tmp_path / "x").touch()
-    with pytest.raises(ValueError, match="no weights"):
+    with pytest.raises(WeightsError, match="no weights") as error:
         obtain("net", None, fail, file=tmp_path / "x")
+    assert str(error.value) == f"{tmp_path / 'x'}: no weights"
     assert files(cache) == ["lock"]
 
 
@@ -426,6 +431,19 @@ def test_a_killed_download_leaves_nothing_half_made(server: Server, cache: Path)
     path, _ = obtain("net", source, convert)
     assert load_file(path)["body"].tobytes() == BODY and files(cache) == KEPT
     assert server.asked[1][1] > 0  # it went on where the dead one had come
+
+
+def test_a_killed_pip_leaves_nothing_half_made(server: Server, cache: Path) -> None:
+    source = index(server)
+    server.held.add("/crow_trap-1.0.tar.gz")
+    with process(source) as first:
+        assert server.half_sent.wait(60)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    server.held.clear()
+    path, _ = obtain("net", source, convert)
+    assert load_file(path)["body"].tobytes() == BODY
+    assert files(cache) == KEPT
 
 
 def test_leftovers_are_swept(server: Server, cache: Path) -> None:

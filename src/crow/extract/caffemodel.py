@@ -17,7 +17,7 @@ BLOB_DATA, BLOB_SHAPE, SHAPE_DIM, BLOB_SIZES = 5, 7, 1, (1, 2, 3, 4)
 
 
 def read(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The blobs of all layers as `layer/number`, where they lie: views on the file, not copies. ValueError if it is none."""
+    """The blobs of all layers as `layer/number`: views on the file, not copies. ValueError if it is no caffemodel."""
     try:
         net = list(_fields(np.memmap(path, np.uint8, "r").data))
         layers = [_layer(message, *NET_LAYERS[number]) for number, message in net if number in NET_LAYERS]

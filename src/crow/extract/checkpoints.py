@@ -1,4 +1,4 @@
-"""Any published file of weights -> its tensors by name. The kind is told from the content; nothing in a file is ever run."""
+"""Any published file of weights -> its tensors by name. The content tells the kind; nothing in a file is ever run."""
 
 from __future__ import annotations
 
@@ -200,5 +200,6 @@ def _caffe(path: Path) -> Tensors:
         return caffemodel.read(path)
     except ValueError as error:
         raise CheckpointError(
-            f"no file of weights that crow reads (safetensors, torch, flax, caffemodel), or a damaged one ({_line(error)})"
+            "no file of weights that crow reads (safetensors, torch, flax, caffemodel), "
+            f"or a damaged one ({_line(error)})"
         ) from None

