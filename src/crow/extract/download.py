@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -158,16 +159,12 @@ __legacy__ = sys.modules[__name__]
 def by_pip(requirement: str, expected: str, work: Path, size: int = 0, report: Report = quiet) -> Path:
     """The source archive of `name==version`, brought and hash-checked by pip, so that its mirrors and proxies hold."""
     name, version = requirement.split("==")
-    stub = work / "backend" / "setuptools"
-    stub.mkdir(parents=True)
-    (stub / "__init__.py").touch()
-    (stub / "build_meta.py").write_text(BACKEND.format(name=name.replace("-", "_"), version=version))
+    paths = [_backend(work, name, version), *filter(None, [os.environ.get("PYTHONPATH")])]
     wanted = work / "requirements.txt"
     wanted.write_text(f"{requirement} --hash=sha256:{expected}\n")
     command = [*_pip(), "download", "--no-deps", "--no-binary", name, "--no-build-isolation", "--use-pep517"]
     command += ["--require-hashes", "--requirement", str(wanted), "--dest", str(work / "archive"), "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off"]
-    paths = [str(stub.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"PYTHONPATH": os.pathsep.join(paths), "PIP_REQUIRE_VIRTUALENV": "0"}
     ours |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work))
     arrived = 0
@@ -186,6 +183,15 @@ def by_pip(requirement: str, expected: str, work: Path, size: int = 0, report: R
     if (found := sha256(archives[0])) != expected:
         raise DownloadError(f"pip brought another {requirement}: its sha256 is {found}, expected {expected}")
     return archives[0]
+
+
+def _backend(work: Path, name: str, version: str) -> str:
+    """A folder with a setuptools of our own in it, to be found before any other."""
+    stub = work / "backend" / "setuptools"
+    stub.mkdir(parents=True)
+    (stub / "__init__.py").touch()
+    (stub / "build_meta.py").write_text(BACKEND.format(name=name.replace("-", "_"), version=version))
+    return str(stub.parent)
 
 
 def _pip() -> list[str]:
@@ -227,8 +233,8 @@ def _reason(log: str) -> str:
         found = next((line.split()[-1] for line in lines if line.startswith("Got ")), "another")
         return f"the index gave another file, its sha256 is {found}; nothing of it was run"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if any("connection broken by" in line for line in lines):
-        return "the package index could not be reached"
+    if broken := re.search(r"connection broken by '(\w+)", log):
+        return f"the package index could not be reached ({broken[1]})"
     return (errors or lines or ["it said nothing"])[-1]
 
 
