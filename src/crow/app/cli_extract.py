@@ -15,6 +15,8 @@ from crow.app.progress import Download, track
 
 if TYPE_CHECKING:
     from crow.extract.describer import Described, Describer
+    from crow.framework.reduce import Whitening
+    from crow.recipe import Recipe
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Pictures, or folders of pictures.")]
 
@@ -93,17 +95,16 @@ def whiten(
     as_json: options.Json = False,
 ) -> None:
     """Learn a PCA-whitening on pictures other than those you will search."""
-    from crow.framework.reduce import Whitening
+    from crow.framework.reduce import WhiteningError
 
     wanted = options.recipe_of("rmac" if of_regions else recipe, size, network, fields)
     failed: list[Described] = []
-    if source.suffix == ".npz":
-        with np.load(source) as file:
-            learned = Whitening.fit(file["vectors"], dim, wanted, not pca, str(source))
-    else:
-        describer = options.describer_of(wanted, engine, device, weights, regional)
-        chunks = _regions(describer, [source], failed) if of_regions else _chunks(describer, [source], failed)
-        learned = Whitening.fit(chunks, dim, describer.recipe, not pca, str(source))
+    describer = None if source.suffix == ".npz" else options.describer_of(wanted, engine, device, weights, regional)
+    try:
+        learned = _learn(describer, source, dim, wanted, pca, of_regions, failed)
+    except WhiteningError:
+        _report(failed)
+        raise
     learned.save(out)
     done = {"out": str(out), "recipe": wanted.name, "dim": learned.dim, "whitened": learned.whitened}
     _conclude(as_json, done, learned.count, failed)
@@ -138,6 +139,25 @@ def show(
     )
     drawn.save(out)
     typer.echo(f"drawn: {out}")
+
+
+def _learn(
+    describer: Describer | None,
+    source: Path,
+    dim: int | None,
+    recipe: Recipe,
+    pca: bool,
+    of_regions: bool,
+    failed: list[Described],
+) -> Whitening:
+    """A whitening of the vectors in a .npz (no describer), of a folder's pictures, or of their regions."""
+    from crow.framework.reduce import Whitening
+
+    if describer is None:
+        with np.load(source) as file:
+            return Whitening.fit(file["vectors"], dim, recipe, not pca, str(source))
+    chunks = (_regions if of_regions else _chunks)(describer, [source], failed)
+    return Whitening.fit(chunks, dim, describer.recipe, not pca, str(source))
 
 
 def _describe_all(describer: Describer, paths: list[Path]) -> tuple[list[Described], list[Described]]:
@@ -199,14 +219,18 @@ def _write_npz(out: Path, **arrays: Any) -> None:
     half.replace(out)
 
 
+def _report(failed: list[Described]) -> None:
+    for failure in failed:
+        typer.echo(f"failed: {failure.key}: {failure.reason}", err=True)
+
+
 def _conclude(as_json: bool, record: dict[str, Any], count: int, failed: list[Described]) -> None:
     """Say what was done and what failed, and end with the exit code that goes with it."""
     reasons = [{"path": str(d.key), "reason": d.reason} for d in failed]
     if as_json:
         typer.echo(json.dumps({**record, "described": count, "failed": reasons}, indent=2))
     else:
-        for failure in reasons:
-            typer.echo(f"failed: {failure['path']}: {failure['reason']}", err=True)
+        _report(failed)
         typer.echo(
             f"{count} pictures described, {len(failed)} failed" + (f": {record['out']}" if record["out"] else "")
         )

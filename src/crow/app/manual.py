@@ -26,40 +26,28 @@ def manual() -> str:
 def _command(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    usage = " ".join(
-        [f"crow {name}", "[OPTIONS]" if options else "", *(p.make_metavar(_context(command)) for p in arguments)]
-    )
-    lines = [
-        f"## crow {name}",
-        "",
-        " ".join((command.help or "").split()),
-        "",
-        "```",
-        " ".join(usage.split()),
-        "```",
-        "",
-    ]
-    rows = [_row(p.make_metavar(_context(command)), p) for p in arguments if p.help]
-    rows += [_row(_names(p, command), p) for p in options]
+    usage = " ".join([f"crow {name}", *(["[OPTIONS]"] if options else []), *map(_metavar, arguments)])
+    rows = [_row(_metavar(p), p) for p in arguments if p.help] + [_row(_names(p), p) for p in options]
+    text = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    lines = [f"## crow {name}", "", text, "", "```", usage, "```", ""]
     return "\n".join(lines + (["| | |", "|---|---|", *rows, ""] if rows else []))
 
 
-def _names(option: Any, command: Any) -> str:
+def _metavar(parameter: Any) -> str:
+    return parameter.metavar or parameter.name.upper()
+
+
+def _names(option: Any) -> str:
     names = ", ".join([*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} {option.make_metavar(_context(command))}"
+    return names if option.is_flag else f"{names} {_metavar(option)}"
 
 
 def _row(name: str, parameter: Any) -> str:
-    text = " ".join((parameter.help or "").split()).replace("|", "\\|")
     default = parameter.default
-    shown = default not in (None, False, ()) and not callable(default) and not parameter.required
-    return f"| `{name}` | {text}{f' (default: {default})' if shown else ''} |".replace(
-        "`" + name + "`", "`" + name.replace("|", "\\|") + "`"
-    )
-
-
-def _context(command: Any) -> Any:
-    return command.make_context("crow", [], resilient_parsing=True)
+    shown = default not in (None, False, (), "") and not callable(default) and not parameter.required
+    text = " ".join((parameter.help or "").split()) + (f" Default: {default}." if shown else "")
+    name, text = name.replace("|", "\\|"), text.replace("|", "\\|")
+    return f"| `{name}` | {text} |"
 
 
 if __name__ == "__main__":
