@@ -9,7 +9,7 @@ import pytest
 
 from crow.evaluate.datasets import Query, load
 from crow.evaluate.features import Item, Machine, tables
-from crow.evaluate.run import EvaluationError, Settings, cropped, evaluate
+from crow.evaluate.run import SettingsError, Settings, cropped, evaluate
 from crow.evaluate.teach import NOBODY, teacher_for
 from crow.recipe import RECIPES
 
@@ -133,9 +133,9 @@ def test_pictures_that_do_not_decode_are_counted_and_named(lay, own_cache):
 
 def test_settings_that_do_not_go_together(lay):
     dataset = load("groups", lay("groups"))
-    with pytest.raises(EvaluationError, match="a dim needs something to learn the reduction on"):
+    with pytest.raises(SettingsError, match="a dim needs something to learn the reduction on"):
         evaluate(dataset, Settings((CROW,), dims=(4,)))
-    with pytest.raises(EvaluationError, match="no crop named 'square'; there are: box, released, none"):
+    with pytest.raises(SettingsError, match="no crop named 'square'; there are: box, released, none"):
         evaluate(dataset, Settings((CROW,), crop="square"))
     skipped = evaluate(dataset, Settings((REGIONAL,)))
     assert not skipped.results and skipped.skipped[0].startswith("rmac-regional: needs pictures")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from crow.evaluate import pickles
+from crow.evaluate.archives import lying
 from crow.evaluate.protocols import judge
 from crow.extract.images import walk
 
@@ -43,7 +44,8 @@ class Dataset:
     broken: tuple[str, ...] = ()  # known to be, and left out
     missing: tuple[str, ...] = ()  # named by the ground truth, without a picture: they count as never found
     remarks: tuple[str, ...] = ()
-    distractors: int = 0  # how many of the images, the last ones, are there to distract
+    distractors: int = 0  # how many of the images are there only to distract
+    archives: Mapping[str, str] = field(default_factory=dict)  # which copy this is: file -> size and sha256
 
     def with_distractors(self, paths: Iterable[Path]) -> Dataset:
         """The same queries among more pictures, none of them right."""
@@ -57,7 +59,11 @@ def load(name: str, data: str | Path) -> Dataset:
         raise DatasetError(f"no dataset named {name!r}; there are: {', '.join(DATASETS)}")
     if not Path(data).is_dir():
         raise DatasetError(f"{data}: no such folder")
-    return DATASETS[name](name, Path(data))
+    dataset = DATASETS[name](name, Path(data))
+    archives = (
+        lying(name, (path for paths in files_below(Path(data)).values() for path in paths)) if name != "groups" else {}
+    )
+    return replace(dataset, archives=archives)
 
 
 OXFORD_NAME = re.compile(

@@ -26,6 +26,10 @@ CROPS = ("box", "released", "none")
 
 
 class EvaluationError(ValueError):
+    """Vectors or rankings that cannot be judged."""
+
+
+class SettingsError(ValueError):
     """Settings that do not go together."""
 
 
@@ -150,7 +154,7 @@ def _figures(dataset: Dataset, names: Sequence[str], answers: Sequence[Answer]) 
 def _items(dataset: Dataset, settings: Settings) -> tuple[Settings, dict[str, Item], dict[str, Item]]:
     """What is to be described for the pictures and for the queries, by name; and the settings made definite."""
     if settings.crop not in CROPS:
-        raise EvaluationError(f"no crop named {settings.crop!r}; there are: {', '.join(CROPS)}")
+        raise SettingsError(f"no crop named {settings.crop!r}; there are: {', '.join(CROPS)}")
     upright = settings.upright or dataset.upright
     turn = {} if upright in ("exif", "none") else turns(upright, dataset)
     recipes = tuple(replace(r, view=replace(r.view, upright=upright == "exif")) for r in settings.recipes)
@@ -175,7 +179,7 @@ def _variants(
 ) -> tuple[dict[str, Whitening], list[Variant], tuple[str, ...]]:
     """The recipes to try: those that whiten their regions once per dim, with that whitening."""
     if settings.dims and not teacher:
-        raise EvaluationError("a dim needs something to learn the reduction on: --whiten DATASET, FOLDER, FILE or self")
+        raise SettingsError("a dim needs something to learn the reduction on: --whiten DATASET, FOLDER, FILE or self")
     regional, variants, skipped = {}, [], []
     for recipe in settings.recipes:
         if not recipe.regional:
@@ -219,6 +223,7 @@ def _record(dataset: Dataset, settings: Settings, variant: Variant, teacher: Tea
         "upright": settings.upright,
         "weights": table.weights,
         "precision": table.precision,
+        "archives": dict(dataset.archives),
     }
 
 
