@@ -9,7 +9,7 @@ import pytest
 
 from crow.evaluate.datasets import Query, load
 from crow.evaluate.features import Item, Machine, tables
-from crow.evaluate.run import SettingsError, Settings, cropped, evaluate
+from crow.evaluate.run import Settings, SettingsError, cropped, evaluate
 from crow.evaluate.teach import NOBODY, teacher_for
 from crow.recipe import RECIPES
 

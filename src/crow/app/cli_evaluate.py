@@ -163,24 +163,31 @@ def _conclude(evaluation: Evaluation, as_json: bool) -> None:
         typer.echo(f"and {len(amiss) - LINES} more (--json names them all)", err=True)
     if as_json:
         typer.echo(json.dumps(records, indent=2))
-    else:
+    elif records:
         _table(records)
     raise typer.Exit((3 if amiss else 0) if records else 1)
 
 
 def _table(records: list[dict[str, Any]]) -> None:
-    """The records as a table for people."""
+    """The records as a table for people; what is the same for all of them stands once, above."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("recipe", "setting", "dim", "whitening", "queries", "images", "mAP", "95 %", "P@10", "p", box=box.SIMPLE)
+    names = ["recipe", "setting", "dim", "mAP", "95 %", "P@10", f"p against {records[0]['recipe']}"]
+    table = Table(box=box.SIMPLE)
+    for name in names:
+        table.add_column(name, no_wrap=True, justify="left" if name in ("recipe", "setting") else "right")
     for r in records:
-        interval = "" if r["map"] is None else f"{100 * r['ci_low']:.1f} to {100 * r['ci_high']:.1f}"
-        shown = ["" if r[f] is None else f"{100 * r[f]:.2f}" for f in ("map", "precision_at_10")]
-        chance = f"{r['p']:.3f} against {r['against']}" if "p" in r else ""
-        cells = [r["recipe"], r["setting"], r["dim"], r["whiten"], r["queries"], r["images"]]
-        table.add_row(*("" if c is None else str(c) for c in cells), shown[0], interval, shown[1], chance)
+        mean, low, high, ten = (
+            "" if r[f] is None else f"{100 * r[f]:.2f}" for f in ("map", "ci_low", "ci_high", "precision_at_10")
+        )
+        chance = f"{r['p']:.3f}" if "p" in r else ""
+        table.add_row(r["recipe"], r["setting"], str(r["dim"] or ""), mean, f"{low} - {high}", ten, chance)
+    same = records[0]
+    typer.echo(
+        f"{same['dataset']}: {same['queries']} queries among {same['images']} pictures, whitening: {same['whiten']}"
+    )
     Console().print(table)
 
 

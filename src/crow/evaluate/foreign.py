@@ -26,19 +26,17 @@ def of_features(dataset: Dataset, file: Path, settings: Settings, teacher: Teach
     picture's.
     """
     if teacher.pictures or (settings.dims and not teacher):
-        raise EvaluationError(
-            "vectors from a file are reduced by a whitening from a file (--whiten FILE), or not at all"
-        )
+        raise SettingsError("vectors from a file are reduced by a whitening from a file (--whiten FILE), or not at all")
     arrays = _arrays(file)
     rows = _rows(arrays["paths"])
     own = "query_vectors" in arrays
     asked_rows = _rows(arrays["query_paths"]) if own else rows
     names = [name for name, path in dataset.images.items() if _find(rows, name, path) is not None]
-    asked = [query for query in dataset.queries if _query(asked_rows, query) is not None]
+    asked = [query for query in dataset.queries if _query(asked_rows, query, dataset) is not None]
     if not names or not asked:
         raise EvaluationError(f"{file}: holds no {'query' if names else 'picture'} of {dataset.name}")
     images = arrays["vectors"][np.array([_find(rows, name, dataset.images[name]) for name in names])]
-    queries = arrays["query_vectors" if own else "vectors"][np.array([_query(asked_rows, q) for q in asked])]
+    queries = arrays["query_vectors" if own else "vectors"][np.array([_query(asked_rows, q, dataset) for q in asked])]
     results = []
     for dim in settings.dims or (None,):
         reduce = teacher.learned.to_dim(dim) if teacher.learned and dim else teacher.learned
@@ -46,7 +44,7 @@ def of_features(dataset: Dataset, file: Path, settings: Settings, teacher: Teach
         choices = {"whiten": teacher.name, "dim": x.shape[1], "crop": "own" if own else "none"}
         more = {"expand": settings.expand, "expand_with_query": settings.expand_with_query}
         results += measure(dataset, names, asked, x, q, settings, _record(dataset, file) | choices | more)
-    lost = {name: f"no vector in {file.name}" for name in dataset.images.keys() - names}
+    lost = dict.fromkeys(dataset.images.keys() - names, f"no vector in {file.name}")
     lost |= {query.name: f"no vector in {file.name}" for query in dataset.queries if query not in asked}
     return Evaluation(dataset, tuple(results), lost)
 
@@ -104,10 +102,12 @@ def _rows(paths: Iterable[Any]) -> Rows:
 
 
 def _find(rows: Rows, name: str, path: Path) -> int | None:
-    return rows.get(name, rows.get(path.as_posix().lstrip("/")))
+    return rows.get(path.as_posix().lstrip("/"), rows.get(name))
 
 
-def _query(rows: Rows, query: Query) -> int | None:
+def _query(rows: Rows, query: Query, dataset: Dataset) -> int | None:
+    if query.name in dataset.images:
+        return _find(rows, query.name, query.path)
     return rows.get(query.name, rows.get(query.path.stem))
 
 

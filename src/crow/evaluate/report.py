@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crow.evaluate.datasets import Dataset, Query
+from crow.evaluate.datasets import Query
 from crow.evaluate.protocols import curve
 from crow.evaluate.rank import Answer
 from crow.evaluate.run import Evaluation, Result
