@@ -56,10 +56,11 @@ class Download:
         if what not in self.said:
             self.said.add(what)
             self.console.print(what + (f" ({total / 1e6:.0f} MB)" if total else ""), highlight=False)
-            self.bar.start()
             self.task = self.bar.add_task(what, total=total or None)
-        self.bar.update(self.task, completed=done)
-        if total and done >= total:
+        if total:
+            self.bar.start()
+            self.bar.update(self.task, completed=done)
+        if done >= total:
             self.bar.stop()
 
 

@@ -95,7 +95,6 @@ VGG16 = "514a9ba6f47287a5ad012288ac40125ab478c8e17314b0078a46ac2187435527"  # of
 ALEXNET = "38b8393cf1e2729f14823a740d48a08336d143edd3abca40cb51c3a4a5373dd7"
 VGG16_LAYERS = tuple(f"conv{block}_{n}" for block, count in enumerate((2, 2, 3, 3, 3), 1) for n in range(1, count + 1))
 VGG19_LAYERS = tuple(f"conv{block}_{n}" for block, count in enumerate((2, 2, 4, 4, 4), 1) for n in range(1, count + 1))
-NOWHERE = Source("a file of your own", "-")  # no published file: a hash that nothing has
 PARTS = ("weight", "bias")
 MODELS = "https://download.pytorch.org/models/"
 
@@ -149,7 +148,7 @@ def keep(name: str, file: Path | None = None, report: Report | None = None) -> t
     network = network_named(name)
     if network.source is None and file is None:
         raise WeightsError(f"the weights of {name} are not published where crow looks: give them with --from FILE")
-    return obtain(name, network.source or NOWHERE, lambda path: own_tensors(network, path), file, report)
+    return obtain(name, network.source, lambda path: own_tensors(network, path), file, report)
 
 
 def load(name: str, layer: str, file: Path | None = None, report: Report | None = None) -> tuple[nn.Module, str]:
@@ -186,7 +185,7 @@ def own_tensors(network: Network, path: Path) -> dict[str, NDArray[Any]]:
     shapes = {key: tuple(value.shape) for key, value in whole.state_dict().items()}
     body = _same_names(tensors, shapes) if network.own_names else _in_order(tensors, shapes)
     mean = network.mean
-    if path.suffix == ".caffemodel":  # trained on BGR: turn the first filters, keep the mean it was trained with
+    if all(key.endswith(("/0", "/1")) for key in tensors):  # a .caffemodel: trained on BGR, with a mean of its own
         first = next(iter(body))
         body[first], mean = np.ascontiguousarray(body[first][:, ::-1]), AUTHORS_MEAN
     constants = {"mean": mean, "std": network.std}

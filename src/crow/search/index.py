@@ -104,6 +104,10 @@ class Index:
     def __contains__(self, path: object) -> bool:
         return isinstance(path, str | Path) and bool(self.store.get([absolute(path)]))
 
+    def paths(self) -> list[str]:
+        """Where its pictures lie, in the order of the paths."""
+        return sorted(self.store.stamps())
+
     # what makes its vectors
 
     @property
