@@ -45,7 +45,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the network; none of it changes a vector, but for the weights and a `fast` engine."""
+    """What runs the network; engines are kept apart, so that a number can say which one it came from."""
 
     engine: str | None = None
     device: str | None = None
@@ -68,6 +68,7 @@ class Table:
     rows: Mapping[Item, Vector]
     failures: Mapping[Item, str] = field(default_factory=dict)
     weights: str = ""
+    engine: str = ""
     precision: str = ""
 
     def stack(self, items: Iterable[Item]) -> Vector:
@@ -167,12 +168,13 @@ def _known(recipe: Recipe, machine: Machine, stack: ExitStack) -> Store | None:
 
 def _store(recipe: Recipe, describer: Describer, machine: Machine, stack: ExitStack) -> Store:
     """The store of this recipe on this network, made if need be."""
-    place = _folder(recipe) / f"{describer.weights[:16]}-{describer.precision}.crow"
+    engine = describer.engine.name
+    place = _folder(recipe) / f"{describer.weights[:16]}-{engine}-{describer.precision}.crow"
     asked = machine.asked()
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
-        identity = {"recipe": recipe.to_dict(), "weights": describer.weights, "precision": describer.precision}
-        stack.callback(store_at(place).create(place, **identity, asked=[asked]).close)
+        made = {"weights": describer.weights, "engine": engine, "precision": describer.precision}
+        stack.callback(store_at(place).create(place, recipe=recipe.to_dict(), asked=[asked], **made).close)
     store = _open(place, stack)
     if asked not in (before := store.settings()["asked"]):
         store.configure(asked=[*before, asked])
@@ -198,7 +200,7 @@ def _widened(
 
     if machine.keep_maps:
         view = describer.recipe.view
-        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{describer.precision}"
+        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{describer.engine.name}"
         describer.engine = KeptMaps(describer.engine, cache_folder() / "maps" / name)
     describer.engine = engine = SideBySide(describer.engine, recipes, regional)
     return engine
@@ -267,4 +269,4 @@ def _read(recipe: Recipe, store: Store, keys: Mapping[Item, str], unread: Mappin
     good = {item: vector for item, vector in vectors.items() if vector is not None}
     if len(good) + len(failures) != len(keys):
         raise StoreError(f"{_folder(recipe)}: pictures are missing from it; is another evaluation at work on it?")
-    return Table(recipe, good, failures | dict(unread), settings["weights"], settings["precision"])
+    return Table(recipe, good, failures | dict(unread), *(settings[k] for k in ("weights", "engine", "precision")))

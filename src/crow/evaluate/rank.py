@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crow.evaluate.datasets import Query
 from crow.evaluate.protocols import Order, average_precision, full_sort, judge, ranks_of
-from crow.framework.normalize import l2
+from crow.search.expand import expand as expanded
 
 Vectors = NDArray[np.floating[Any]]
 
@@ -50,8 +50,9 @@ def rankings(
         if expand:
             outs = left_out[start : start + BLOCK]
             firsts = [order[~np.isin(order, list(out))][:expand] for order, out in zip(orders, outs, strict=True)]
-            sums = np.stack([images[first].astype(np.float64).sum(0) for first in firsts])
-            orders = full_sort(scores(images, l2(sums + block if with_query else sums)))
+            kind = "sum-with-query" if with_query else "sum"
+            better = [expanded(query, images[first], kind) for query, first in zip(block, firsts, strict=True)]
+            orders = full_sort(scores(images, np.stack(better)))
         yield from orders
 
 

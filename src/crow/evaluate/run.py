@@ -222,6 +222,7 @@ def _record(dataset: Dataset, settings: Settings, variant: Variant, teacher: Tea
         "crop": settings.crop,
         "upright": settings.upright,
         "weights": table.weights,
+        "engine": table.engine,
         "precision": table.precision,
         "archives": dict(dataset.archives),
     }
