@@ -139,7 +139,8 @@ def _preview(data: bytes, name: str) -> Image.Image:
     except rawpy.LibRawNoThumbnailError:
         raise PictureError(name, "a RAW file without an embedded preview") from None
     except rawpy.LibRawError as error:
-        raise PictureError(name, f"not a RAW file that can be read: {error}") from None
+        text = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        raise PictureError(name, f"not a RAW file that can be read ({text})") from None
     if thumb.format == rawpy.ThumbFormat.JPEG:
         image = open_picture(thumb.data, name)
     else:

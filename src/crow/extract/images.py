@@ -57,7 +57,11 @@ _BACK = _UPRIGHT | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 
 
 def load(source: Source, upright: bool = True, name: str | Path | None = None) -> Picture:
-    """The picture as (H, W, 3) uint8 sRGB; `name` stands in messages, and tells a RAW file, where there is no path."""
+    """The picture as (H, W, 3) uint8 sRGB, turned by its EXIF orientation unless `upright` is False.
+
+    `name` stands in messages, and tells a RAW file, where there is no path. HEIC is always upright: it is turned
+    inside the format itself.
+    """
     image, taken = _open(source, upright, name_of(source, name))
     return Picture(np.array(image), image.width, image.height, taken)
 
