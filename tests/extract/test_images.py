@@ -472,7 +472,7 @@ def test_a_raw_preview_with_exif_of_its_own(tmp_path: Path) -> None:
 
 def test_raw_names_without_raw_inside(tmp_path: Path) -> None:
     text = "not a RAW file that can be read (Unsupported file format or not RAW file)"
-    assert reason(b"just text", name="a.nef") == text
+    assert reason(b"just text" * 1000, name="a.nef") == text
     assert "not a RAW file" in reason(file_of(noise(), "PNG"), name="a.cr2")
     assert reason(b"", name="a.dng") == "the file is empty"
 
