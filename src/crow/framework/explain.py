@@ -48,6 +48,17 @@ def score_cells(cells: Cells, other: NDArray[Any], whitening: Whitening | None =
     return cells @ axis / length, float(-(whitening.mean @ axis) / length)
 
 
+def alike_cells(x: torch.Tensor, other: torch.Tensor) -> Cells:
+    """(1, K, H, W), (1, K, h, w) -> (H, W): the cosine of every place with the sum of the other map.
+
+    Where a recipe is not linear there are no exact shares; this says where the two pictures look alike at all.
+    """
+    places, whole = x[0].double(), other[0].double().sum((1, 2))
+    lengths = places.norm(dim=0) * whole.norm()
+    dots = torch.einsum("khw,k->hw", places, whole)
+    return torch.where(lengths > 0, dots / torch.where(lengths > 0, lengths, 1), 0).cpu().numpy()
+
+
 def best_region(contributions: Cells) -> tuple[int, int, int, int]:
     """(h, w) -> cells (x, y, width, height): the rectangle that holds most above what its size would hold on average."""
     excess = contributions - contributions.mean()

@@ -1,0 +1,1 @@
+"""The HTTP interface: a versioned JSON API over one index, and the page that uses it."""

@@ -1,0 +1,67 @@
+"""Errors as problem+json (RFC 9457): what went wrong, in words for people, and nothing of the inside."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+MEDIA = "application/problem+json"
+
+
+class Problem(HTTPException):
+    """A request that cannot be answered, and why."""
+
+    def __init__(self, status: int, detail: str, retry: int | None = None) -> None:
+        super().__init__(status, detail, {"Retry-After": str(retry)} if retry else None)
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """The answer that tells of a problem."""
+    title = HTTPStatus(status).phrase if status in HTTPStatus else "Error"
+    content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return JSONResponse(content, status, headers, media_type=MEDIA)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of an app in this way."""
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(Exception, _defect)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What an operation says in OpenAPI of the problems it may answer with."""
+    content = {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+}
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    parts = (f"{'.'.join(str(p) for p in e['loc'][1:]) or 'request'}: {e['msg']}" for e in error.errors())
+    return problem(422, "; ".join(parts).encode("utf-8", "replace").decode())
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return problem(500, "something went wrong inside crow; its log says more")
