@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import crow
-from crow.app import cli_evaluate, cli_extract, cli_search
+from crow.app import cli_evaluate, cli_extract, cli_search, cli_serve
 
 app = typer.Typer(
     name="crow",
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for floor in (cli_extract, cli_search, cli_evaluate):
+for floor in (cli_extract, cli_search, cli_evaluate, cli_serve):
     floor.add(app)
 
 

@@ -17,7 +17,9 @@ def add(app: typer.Typer) -> None:
 
 def serve(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index that `crow index` made.")],
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")
+    ] = 8000,
     host: Annotated[
         str,
         typer.Option("--host", metavar="ADDRESS", help="Where to listen; others can reach it.", rich_help_panel=REACH),
@@ -42,9 +44,10 @@ def serve(
     """Search an index by eye: a page in the browser, and a JSON interface beside it."""
     try:
         from crow.app.serve import run
+        from crow.search.index import Index
     except ImportError as error:
         raise ImportError(f"the page needs the extra 'serve': pip install 'crow-search[serve]' ({error})") from None
     names = tuple(allow_host or ())
-    run.serve(
-        index, run.Settings(host, port, token, no_auth, root_path, names, browser=not no_browser, as_json=log_json)
-    )
+    settings = run.Settings(host, port, token, no_auth, root_path, names, not no_browser, log_json).checked()
+    with Index.open(index) as opened:
+        run.serve(opened, settings)

@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from crow.app.serve import models
-from crow.app.serve.collection import Wish, facts, parse_box
+from crow.app.serve.collection import BOX, Wish, facts, parse_box
 from crow.app.serve.engine import upload_of
 from crow.app.serve.guard import COOKIE, same, session_of
 from crow.app.serve.problems import Problem, responses
@@ -34,6 +34,7 @@ Box = Annotated[
     str | None,
     Query(
         max_length=100,
+        pattern=BOX.pattern,
         description="xmin,ymin,xmax,ymax in pixels of the first picture of `q`.",
         examples=["10,20,300,400"],
     ),
@@ -333,5 +334,3 @@ def _admitted(request: Request, token: str) -> Response:
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, session_of(token), path=root, httponly=True, samesite="strict", secure=secure)
     return answer
-
-

@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from crow.app.serve.problems import Problem
 from crow.app.serve.worker import HEAD, frame
 
-MEMORY = 3 << 30  # bytes of address space: a picture at the limit of pixels takes 0.4 GB, and its colours a few times that
+MEMORY = (
+    3 << 30
+)  # bytes of address space: a picture at the limit of pixels takes 0.4 GB, and its colours a few times that
 SECONDS = 30.0  # the slowest honest picture at the limit takes about three
 
 
@@ -29,22 +32,23 @@ class Decoder:
         """The facts and bytes a job gives; a picture that cannot be decoded is a Problem."""
         process = await self._idle.get()
         try:
-            if process is None or process.returncode is not None:
+            if process is None or process not in self._all or process.returncode is not None:
                 process = await self._start()
             async with asyncio.timeout(self.seconds):
                 facts, out = await _ask(process, job, data)
-            process = None if facts.pop("last") else process
+            if facts.pop("last"):  # it has grown large and ends by itself
+                self._all.discard(process)
         except TimeoutError:
-            process = _end(process)
+            self._end(process)
             raise Problem(422, f"the picture takes more than {self.seconds:g} seconds to decode") from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            process = _end(process)
+            self._end(process)
             raise Problem(422, "the picture cannot be decoded") from None
         except BaseException:
-            process = _end(process)
+            self._end(process)
             raise
         finally:
-            self._idle.put_nowait(process)
+            self._idle.put_nowait(process)  # an ended one is started anew
         if "error" in facts:
             raise Problem(facts["status"], facts["error"])
         return facts, out
@@ -52,7 +56,7 @@ class Decoder:
     async def close(self) -> None:
         """End the processes."""
         for process in list(self._all):
-            _end(process)
+            self._end(process)
             await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -65,13 +69,14 @@ class Decoder:
             stderr=asyncio.subprocess.DEVNULL,
             env={"PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
         )
-        self._all = {p for p in self._all if p.returncode is None} | {process}
+        self._all.add(process)
         return process
 
-
-def _end(process: asyncio.subprocess.Process | None) -> None:
-    if process is not None and process.returncode is None:
-        process.kill()
+    def _end(self, process: asyncio.subprocess.Process | None) -> None:
+        if process in self._all:
+            self._all.discard(process)
+            with suppress(ProcessLookupError):
+                process.kill()
 
 
 async def _ask(process: asyncio.subprocess.Process, job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:

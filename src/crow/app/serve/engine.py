@@ -93,7 +93,7 @@ class Engine:
             facts, data = await self.pictures.pixels(row, recipe, cut)
         whole = (0.0, 0.0, float(facts["width"]), float(facts["height"]))
         part = tuple(np.clip(box, 0, [*whole[2:], *whole[2:]])) if box else whole
-        return Side(np.frombuffer(data, np.uint8).reshape(*facts["shape"], 3), part)  # type: ignore[arg-type]
+        return Side(np.frombuffer(data, np.uint8).reshape(*facts["shape"], 3), part)
 
     async def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What was made before under this key, or what is made now."""

@@ -49,7 +49,12 @@ def progress(store: Store) -> dict[str, Any] | None:
     try:
         told = json.loads(file.read_bytes())
         os.kill(int(told["process"]), 0)
-        return {"doing": str(told["doing"]), "done": int(told["done"]), "total": int(told["total"]), "left": told["left"]}
+        return {
+            "doing": str(told["doing"]),
+            "done": int(told["done"]),
+            "total": int(told["total"]),
+            "left": told["left"],
+        }
     except PermissionError:
         return None
     except (OSError, ValueError, KeyError, TypeError):

@@ -8,11 +8,11 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from typing import Any
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,16 +47,22 @@ class Limits:
     waiting: int = 8  # who waits for the network; at a second each nobody waits longer than a person would
 
 
+LIMITS = Limits()
+
+
 class Guard:
     """Refuses what should not reach the app, and adds the headers that keep browsers strict."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], token: str | None, limits: Limits) -> None:
-        self.app, self.hosts, self.token, self.limits = app, hosts, token, limits
+    def __init__(
+        self, app: ASGIApp, hosts: tuple[str, ...], token: str | None, limits: Limits, root_path: str = ""
+    ) -> None:
+        self.app, self.hosts, self.token, self.limits, self.root_path = app, hosts, token, limits, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        scope["root_path"] = self.root_path  # a proxy may take it off the path, or leave it
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         body = Body(receive, self.limits)
@@ -80,7 +86,7 @@ class Guard:
             return 403, "requests from the pages of other sites are refused"
         if _number(headers.get("content-length")) > self.limits.upload_bytes:
             return 413, f"larger than {self.limits.upload_bytes >> 20} MiB"
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = get_route_path(scope)
         if self.token is not None and path not in OPEN and not self._admitted(headers):
             wants_page = path == "/" and "text/html" in headers.get("accept", "")
             return None if wants_page else (401, "a token is needed: Authorization: Bearer TOKEN")
@@ -200,8 +206,6 @@ def _foreign(method: str, headers: Headers, host: str) -> bool:
 def _method(scope: Scope) -> str:
     known = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
     return scope["method"] if scope["method"] in known else "OTHER"
-
-
 
 
 def _number(text: str | None) -> int:

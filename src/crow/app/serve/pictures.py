@@ -73,7 +73,7 @@ class Pictures:
 def bytes_of(row: Row) -> bytes:
     """The bytes of a row's file, if they are the ones that were indexed: a link put in its place leads nowhere."""
     try:
-        info = os.stat(row.path)
+        info = Path(row.path).stat()
         data = read(row.path)
     except (PictureError, OSError, ValueError):
         raise Problem(404, "the file of this picture is no longer there") from None

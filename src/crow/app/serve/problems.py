@@ -22,7 +22,7 @@ class Problem(HTTPException):
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
     """The answer that tells of a problem."""
-    title = HTTPStatus(status).phrase if status in HTTPStatus else "Error"
+    title = HTTPStatus(status).phrase
     content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return JSONResponse(content, status, headers, media_type=MEDIA)
 

@@ -10,13 +10,12 @@ import sys
 import threading
 import webbrowser
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crow.app.serve.guard import Limits
+from crow.app.serve.guard import LIMITS, Limits
 from crow.app.serve.server import build
 from crow.search.index import Index
 
@@ -41,7 +40,7 @@ class Settings:
     names: tuple[str, ...] = ()  # by which a proxy calls it
     browser: bool = True
     as_json: bool = False
-    limits: Limits = Limits()
+    limits: Limits = LIMITS
 
     def checked(self) -> Settings:
         """The settings, refused where they would leave the pictures open to everybody by accident."""
@@ -78,12 +77,10 @@ class Patient(H11Protocol):
             self.transport.close()
 
 
-def serve(path: str | Path, settings: Settings = Settings()) -> None:
+def serve(index: Index, settings: Settings) -> None:
     """Serve an index until told to stop."""
     settings = settings.checked()
-    with Index.open(path) as index:
-        listening = bind(settings)
-        port = listening.getsockname()[1]
+    with bind(settings) as listening:
         app = build(
             index,
             settings.token,
@@ -92,13 +89,12 @@ def serve(path: str | Path, settings: Settings = Settings()) -> None:
             limits=settings.limits,
             as_json=settings.as_json,
         )
-        server = uvicorn.Server(config(app, settings))
-        _announce(settings, port)
-        with listening:
-            server.run(sockets=[listening])
+        server = uvicorn.Server(config(app))
+        _announce(settings, listening.getsockname()[1])
+        server.run(sockets=[listening])
 
 
-def config(app: Any, settings: Settings) -> uvicorn.Config:
+def config(app: Any) -> uvicorn.Config:
     """Uvicorn's settings."""
     set_up_log()
     return uvicorn.Config(

@@ -19,7 +19,7 @@ from crow.app.serve.collection import Collection
 from crow.app.serve.decode import Decoder
 from crow.app.serve.engine import Engine
 from crow.app.serve.following import Following
-from crow.app.serve.guard import Guard, Limits, Watch, admitted_by_cookie
+from crow.app.serve.guard import LIMITS, Guard, Limits, Watch, admitted_by_cookie
 from crow.app.serve.metrics import Metrics
 from crow.app.serve.pictures import Pictures
 from crow.app.serve.uploads import Line, Uploads
@@ -76,7 +76,7 @@ def build(
     token: str | None = None,
     hosts: tuple[str, ...] = ("localhost",),
     root_path: str = "",
-    limits: Limits = Limits(),
+    limits: Limits = LIMITS,
     as_json: bool = False,
     thumbnails: Path | None = None,
     warm: bool = True,
@@ -100,7 +100,6 @@ def build(
     app = FastAPI(
         title=title,
         version=crow.__version__,
-        root_path=root_path,
         lifespan=life,
         docs_url=None,  # FastAPI's own pages load scripts from other hosts
         redoc_url=None,
@@ -109,7 +108,7 @@ def build(
     app.state.server = server
     problems.install(app)
     api.install(app)
-    app.add_middleware(Guard, hosts=tuple(h.lower() for h in hosts), token=token, limits=limits)
+    app.add_middleware(Guard, hosts=tuple(h.lower() for h in hosts), token=token, limits=limits, root_path=root_path)
     app.add_middleware(Watch, metrics=server.metrics, as_json=as_json)
     _describe(app, token is not None)
     return app

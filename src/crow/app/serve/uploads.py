@@ -68,7 +68,9 @@ class Line:
     async def place(self) -> AsyncIterator[None]:
         """A place in the line, or 503."""
         if self.waiting >= self.places:
-            raise Problem(503, "too many pictures are waiting; try again soon", max(1, round(self.waiting * self.seconds)))
+            raise Problem(
+                503, "too many pictures are waiting; try again soon", max(1, round(self.waiting * self.seconds))
+            )
         self.waiting += 1
         try:
             yield

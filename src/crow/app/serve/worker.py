@@ -106,7 +106,9 @@ def _opened(job: dict[str, Any], data: bytes) -> Image.Image:
     opened = formats.open_picture(data, job["name"], job.get("raw", False))
     if opened.width * opened.height > job["pixels"]:
         size = f"{opened.width} x {opened.height}"
-        raise PictureError(job["name"], f"too large: {size} pixels, the limit is {job['pixels'] // 1_000_000} megapixels")
+        raise PictureError(
+            job["name"], f"too large: {size} pixels, the limit is {job['pixels'] // 1_000_000} megapixels"
+        )
     return opened
 
 
