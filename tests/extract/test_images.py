@@ -157,6 +157,11 @@ def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
         assert np.array_equal(load(source).pixels, expected)
 
 
+def test_sixteen_bit_grey_is_rounded() -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (64, 64), dtype=np.uint16)
+    assert np.array_equal(load(Image.fromarray(values)).pixels[..., 0], np.rint(values / 65535 * 255))
+
+
 def test_sixteen_bit_colour_is_scaled() -> None:
     pixels = noise(20, 30)
     rows = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in pixels)

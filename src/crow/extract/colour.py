@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageCms
 
 _PROFILE_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK", "LAB": "Lab"}
@@ -59,17 +61,20 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """Deep grey as L: 16-bit by its full range; 32-bit and float as 0..1, or else from its lowest to its highest."""
     if not image.mode.startswith(("I", "F")):
         return image
-    values = np.asarray(image).astype(np.float64)
-    if image.mode.startswith("I;16"):
-        grey = values / 257
-    else:
-        finite = values[np.isfinite(values)]
-        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-        if image.mode == "F" and low >= 0 and high <= 1:
-            low, high = 0.0, 1.0
-        grey = np.nan_to_num((values - low) / max(high - low, 1e-30), nan=0, posinf=1, neginf=0) * 255
-    deep = Image.fromarray(np.rint(grey.clip(0, 255)).astype(np.uint8))
+    values = np.asarray(image)
+    grey = (values + np.uint32(128)) // 257 if image.mode.startswith("I;16") else _stretched(values)
+    deep = Image.fromarray(grey.astype(np.uint8))
     see_through = image.info.get("transparency")
     if isinstance(see_through, int):
         deep.putalpha(Image.fromarray(np.where(values == see_through, 0, 255).astype(np.uint8)))
     return deep
+
+
+def _stretched(values: NDArray[Any]) -> NDArray[np.float64]:
+    """(H, W) of any numbers -> (H, W) whole numbers of 0 to 255; what is no number becomes 0."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    if values.dtype.kind == "f" and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    share = (values.astype(np.float64) - low) / max(high - low, 1e-30)
+    return np.rint(np.nan_to_num(share, nan=0, posinf=1, neginf=0).clip(0, 1) * 255)
