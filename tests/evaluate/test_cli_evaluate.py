@@ -70,7 +70,7 @@ def test_distractors_whitening_expansion_crop_and_report(lay, own_cache, tmp_pat
     assert {(r["images"], r["distractors"], r["failed"], r["crop"]) for r in records} == {(21, 7, 1, "released")}
     assert any("oxc1_000009.jpg" in line for line in records[0]["amiss"])
     html = page.read_text()
-    assert html.count("<details>") == 4 and "http" not in html.replace("http-equiv", "")
+    assert html.count("<details>") == 5 and "http" not in html.replace("http-equiv", "")
     assert html.count("class=strip") == 16 and "oxc1_000009.jpg" in html
 
 

@@ -25,9 +25,9 @@ table { border-collapse: collapse } td, th { padding: .2rem .7rem; text-align: r
 td:first-child, th:first-child { text-align: left } .note { color: #555 } .scroll { overflow-x: auto }
 .strip { display: flex; gap: 6px; align-items: center; margin: .35rem 0 }
 .strip span { flex: none; width: 11rem; overflow-wrap: anywhere; font-size: .8rem }
-.strip i { flex: none; width: 84px; height: 84px; background: #f2f2f2 center / contain no-repeat; border: 4px solid }
-.query { border-color: #222 !important; margin-right: 10px; position: relative }
-.right { border-color: #2e8b3d } .wrong { border-color: #e07b00 } .junk { border-color: #b5b5b5 }
+.strip i { flex: none; width: 76px; height: 76px; background: #f2f2f2 center / contain no-repeat; border: 4px solid }
+.strip .query { border-color: #222; margin-right: 10px }
+.strip .right { border-color: #2e8b3d } .strip .wrong { border-color: #e07b00 } .strip .junk { border-color: #b5b5b5 }
 summary { cursor: pointer; margin: .6rem 0 }
 """
 
@@ -45,18 +45,40 @@ def page(evaluation: Evaluation) -> str:
     used = {n for result in evaluation.results for a in result.answers for n, _ in a.shown}
     pictures = {name: f"p{i}" for i, name in enumerate(sorted(used))}
     asked = {query.name: f"q{i}" for i, query in enumerate(dataset.queries)}
-    style = [f".{key}{{background-image:url({_thumbnail(dataset.images[name])})}}" for name, key in pictures.items()]
-    style += [f".{asked[q.name]}{{background-image:url({_thumbnail(q.path, q)})}}" for q in dataset.queries]
+    style = [
+        f".strip .{key}{{background-image:url({_thumbnail(dataset.images[name])})}}" for name, key in pictures.items()
+    ]
+    style += [f".strip .{asked[q.name]}{{background-image:url({_thumbnail(q.path, q)})}}" for q in dataset.queries]
     notes = [*evaluation.skipped, *evaluation.amiss, *(f"{k}: {v}" for k, v in dataset.archives.items())]
-    body = [f"<h1>{escape(title)}</h1>", _summary(evaluation.results), _curves(evaluation.results)]
+    body = [f"<h1>{escape(title)}</h1>{_choices(evaluation.results)}"]
+    body += [_summary(evaluation.results), _curves(evaluation.results)]
     body += [f"<p class=note>{escape(note)}</p>" for note in notes]
-    body += [_section(result, pictures, asked) for result in evaluation.results]
+    body += [_by_query(evaluation.results), *(_section(result, pictures, asked) for result in evaluation.results)]
     legend = "border: green right, orange wrong, grey passed over (junk); black: the query, its box in red"
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}{''.join(style)}</style>"
         f"{''.join(body[:3])}<p class=note>{legend}</p>{''.join(body[3:])}</html>"
     )
+
+
+def _choices(results: Sequence[Result]) -> str:
+    """Every choice that is the same for all results."""
+    names = ["network", "layer", "size", "crop", "upright", "pca", "expand", "expand_with_query", "distractors"]
+    names += ["engine", "precision", "weights"]
+    records = [result.record for result in results]
+    same = [f"{n} {records[0][n]}" for n in names if len({str(r.get(n)) for r in records}) == 1 and n in records[0]]
+    return f"<p class=note>{escape(', '.join(same).replace('_', ' '))}</p>" if records else ""
+
+
+def _by_query(results: Sequence[Result]) -> str:
+    """AP of every query under every result."""
+    aps = [{answer.query: answer.ap for answer in result.answers} for result in results]
+    queries = list(dict.fromkeys(query for column in aps for query in column))
+    head = "".join(f"<th>{escape(label(result))}" for result in results)
+    rows = [f"<tr><td>{escape(q)}" + "".join(f"<td>{_percent(c.get(q))}" for c in aps) + "</tr>" for q in queries]
+    table = f"<div class=scroll><table><tr><th>query{head}</tr>{''.join(rows)}</table></div>"
+    return f"<details><summary>AP of every query</summary>{table}</details>"
 
 
 def label(result: Result) -> str:
