@@ -51,7 +51,8 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
 
     Repair forgets damaged pictures (the next sync describes them again) and throws a wrong matrix away.
     """
-    rows = list(index.store.check()) + list(_lengths(index))
+    rows = list(index.store.check())
+    rows += _lengths(index) if not rows else []
     problems = [Problem(where, what) for where, what in rows] + [Problem("", what) for what in _whitening(index)]
     matrix = [Problem("matrix", what) for what in _matrix(index)] if not problems else []
     if not repair:

@@ -66,6 +66,9 @@ def ids_of(rows: Sequence[Sequence[Any]]) -> Ids:
 
 def matrix_of(rows: Sequence[Sequence[Any]], dim: int) -> Vectors:
     """(n, K) from (id, blob) rows."""
+    wrong = next((row[0] for row in rows if len(row[1]) != 4 * dim), None)
+    if wrong is not None:
+        raise StoreError(f"the vector of the picture with the id {wrong} is damaged; crow verify --repair removes it")
     data = bytearray().join(row[1] for row in rows)
     return np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(-1, dim)
 

@@ -1,0 +1,131 @@
+"""Care: damage of every kind is found, named and repaired; what goes out comes back; near-duplicates are found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import Tiny, paint
+
+from crow.recipe import RECIPES
+from crow.search import care
+from crow.search.index import Index
+from crow.search.matrix import SearchError
+
+Photos = Callable[..., Path]
+
+
+@pytest.fixture
+def index(tmp_path: Path, tiny: Tiny, photos: Photos):
+    with Index.create(tmp_path / "a.crow", describer=tiny) as index:
+        index.sync(photos(40))
+        yield index
+
+
+def damage(index: Index, sql: str, *values: object) -> None:
+    with sqlite3.connect(Path(index.store.address) / "index.sqlite") as db:
+        assert db.execute(sql, values).rowcount > 0
+    db.close()
+
+
+def test_nothing_wrong_is_found_where_nothing_is(index: Index) -> None:
+    assert care.verify(index) == []
+    index.rewhiten(5)
+    assert care.verify(index) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("UPDATE vectors SET vector = zeroblob(64) WHERE id = 7", "checksum"),
+        ("UPDATE vectors SET vector = substr(vector, 1, 60) WHERE id = 7", "checksum"),
+        ("UPDATE images SET taken = '1900' WHERE id = 7", "checksum"),
+        ("DELETE FROM vectors WHERE id = 7", "vector is gone"),
+    ],
+)
+def test_a_damaged_row_is_named_and_described_again(index: Index, tiny: Tiny, sql: str, what: str) -> None:
+    (row,) = index.store.rows([7])
+    assert row is not None
+    damage(index, sql)
+    assert next((p.where, what in p.what) for p in care.verify(index)) == (row.path, True)
+    assert all(p.repaired for p in care.verify(index, repair=True))
+    assert care.verify(index) == [] and len(index) == 39
+    assert index.sync().added == 1
+    np.testing.assert_allclose(index.vectors([row.path])[0], tiny(row.path)[0], atol=1e-6)
+
+
+def test_a_vector_that_no_recipe_makes_is_found(index: Index) -> None:
+    (row,) = index.store.rows([7], vectors=True)
+    assert row is not None and row.vector is not None
+    index.store.upsert([type(row)(row.path, row.vector * 2)])
+    (problem,) = care.verify(index)
+    assert problem.where == row.path and "length 2 instead of 1" in problem.what
+
+
+def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) -> None:
+    (file,) = (Path(index.store.address) / "matrix").glob("*.rows")
+    data = bytearray(file.read_bytes())
+    data[3] ^= 0x10
+    file.write_bytes(data)
+    index.forget_state()
+    assert {p.where for p in care.verify(index)} == {"matrix"}
+    assert all(p.repaired for p in care.verify(index, repair=True))
+    assert care.verify(index) == []
+
+
+def test_a_matrix_is_only_derived(index: Index, tmp_path: Path) -> None:
+    query = tmp_path / "photos" / "5.png"
+    expected = index.search(query)
+    matrix = Path(index.store.address) / "matrix"
+    for spoil in (Path.unlink, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"{}")):
+        for file in matrix.iterdir():
+            spoil(file)
+        index.forget_state()
+        assert index.search(query) == expected
+    index.save_matrix()
+    assert care.verify(index) == []
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.parquet"])
+def test_what_is_exported_comes_back(index: Index, tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    strange = paint(tmp_path / "photos" / "caf\udce9\n.png", 77)
+    index.sync()
+    assert care.export(index, tmp_path / name) == 41
+    with Index.create(tmp_path / "b.crow", index.recipe) as other:
+        assert care.import_(other, tmp_path / name) == 41
+        assert care.import_(other, tmp_path / name) == 41  # again changes nothing
+        a, b = ({p: (s.size, s.mtime, s.sha256) for p, s in i.store.stamps().items()} for i in (index, other))
+        assert a == b and str(strange) in b
+        np.testing.assert_array_equal(other.store.vectors(), index.store.vectors())
+        assert care.verify(other) == []
+    with Index.create(tmp_path / "c.crow", RECIPES["gem"]) as other:
+        with pytest.raises(SearchError, match=r"made with crow, the index with gem \(pool"):
+            care.import_(other, tmp_path / name)
+        with pytest.raises(SearchError, match="no such file"):
+            care.import_(other, tmp_path / "none.npz")
+        (tmp_path / f"bad{name[1:]}").write_bytes(b"something else")
+        with pytest.raises(SearchError, match="not what crow export writes"):
+            care.import_(other, tmp_path / f"bad{name[1:]}")
+    with pytest.raises(SearchError, match=r"ending in \.npz or \.parquet"):
+        care.export(index, tmp_path / "x.csv")
+
+
+def test_near_duplicates_are_the_connected_groups(index: Index, tmp_path: Path, tiny: Tiny) -> None:
+    paths = sorted(str(p) for p in (tmp_path / "photos").iterdir())
+    for score in (0.7, 0.9, 0.99):
+        alike = tiny(paths) @ tiny(paths).T >= score
+        reach = np.linalg.matrix_power(alike.astype(float), 40) > 0  # whoever is reached over others
+        expected = {tuple(paths[j] for j in np.flatnonzero(row)) for row in reach if row.sum() > 1}
+        assert {tuple(group) for group in care.duplicates(index, score)} == expected
+    assert care.duplicates(index, 0.5, under=tmp_path / "nothing") == []
+
+
+def test_info_says_what_is_there(index: Index) -> None:
+    said = care.info(index)
+    assert (said["pictures"], said["recipe"], said["dim"], said["policy"]) == (40, "crow", 16, "auto")
+    assert said["bytes"] > 40 * 64 and said["whitening"] is None
