@@ -70,7 +70,7 @@ def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) ->
     data = bytearray(file.read_bytes())
     data[3] ^= 0x10
     file.write_bytes(data)
-    index.forget_state()
+    index.derived.forget()
     assert {p.where for p in care.verify(index)} == {"matrix"}
     assert all(p.repaired for p in care.verify(index, repair=True))
     assert care.verify(index) == []
@@ -78,13 +78,13 @@ def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) ->
 
 def test_a_matrix_is_only_derived(index: Index, tmp_path: Path) -> None:
     query = tmp_path / "photos" / "5.png"
-    expected = index.search(query)
+    expected = [(h.path, h.score) for h in index.search(query)]
     matrix = Path(index.store.address) / "matrix"
     for spoil in (Path.unlink, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"{}")):
         for file in matrix.iterdir():
             spoil(file)
-        index.forget_state()
-        assert index.search(query) == expected
+        index.derived.forget()
+        assert [(h.path, h.score) for h in index.search(query)] == expected
     index.save_matrix()
     assert care.verify(index) == []
 

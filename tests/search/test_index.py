@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tiny import DIM, Tiny, paint
 
-import crow.search.index as room
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES
+from crow.search import approximate, policy
 from crow.search.index import Index
 from crow.search.matrix import SearchError
 from crow.search.store import StoreError
@@ -252,8 +252,8 @@ def test_rewhitening_is_the_whitening_of_the_raw_vectors(index: Index, photos: P
 def test_a_large_collection_whitens_itself_and_says_so(
     index: Index, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "ENOUGH", 30)
-    monkeypatch.setattr(room, "SELF_DIM", 8)
+    monkeypatch.setattr(policy, "ENOUGH", 30)
+    monkeypatch.setattr(policy, "SELF_DIM", 8)
     assert index.sync(photos(29)) and index.whitening is None
     notes = index.sync(photos(30)).notes
     assert any("whitened with what 30 pictures" in note and "8 dimensions" in note for note in notes)
@@ -322,6 +322,28 @@ assert index.sync().unchanged == 10
 assert index.search({str(folder / "3.png")!r}, k=3)[0].path.endswith("3.png")
 print([name for name in ("torch", "crow.extract.describer", "openvino") if name in sys.modules])
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(room.__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(policy.__file__).parents[2])}
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert (out.stdout, out.returncode) == ("[]\n", 0), out.stderr
+
+
+def test_approximate_search_when_it_is_asked_for(index: Index, photos: Photos, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = photos(300)
+    with pytest.raises(SearchError, match="there are: ivf-pq, hnsw"):
+        index.approximate("best")
+    index.sync(folder)
+    with pytest.raises(SearchError, match="no approximate search was built"):
+        index.search(folder / "3.png", approx=True)
+    monkeypatch.setattr(approximate, "LEAST", 200)
+    index.approximate("hnsw")
+    assert any("measured recall@10" in note for note in index.sync().notes)
+    assert index.sync().notes == ("no whitening below 1,000 pictures; `--whiten FILE` uses one learned elsewhere",)
+    exact = index.search(folder / "3.png")
+    quick = index.search(folder / "3.png", approx=True)
+    assert len({h.path for h in exact} & {h.path for h in quick}) >= 8
+    paint(folder / "new.png", 999)
+    index.sync()
+    assert index.search(folder / "new.png", approx=True)[0].path == str(folder / "new.png")
+    (folder / "new.png").unlink()
+    index.sync()
+    assert str(folder / "new.png") not in {h.path for h in index.search(folder / "3.png", k=301, approx=True)}

@@ -54,6 +54,14 @@ def index(
     whiten: Whiten = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep pictures whose files are gone.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Forget them even if more than a fifth is gone.")] = False,
+    approx: Annotated[
+        str | None,
+        typer.Option(
+            "--approx",
+            metavar="KIND",
+            help="Build approximate search: ivf-pq or hnsw; by default from a million pictures.",
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep following the folders.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -64,6 +72,8 @@ def index(
     making = {"engine": engine, "device": device, "weights": weights, "regional": _regional(regional)}
     with _made(path, bool(folders), (recipe, size, network, fields), whiten, making) as opened, follow() as progress:
         try:
+            if approx:
+                opened.approximate(approx)
             if watch:
                 for report in opened.watch(*folders, keep_missing=keep_missing, prune=prune, progress=progress):
                     _say(opened, report, as_json)
@@ -92,10 +102,16 @@ def search(
     alpha: Annotated[
         float | None, typer.Option("--alpha", metavar="A", help="Weigh them by score to the power A, and keep the query.")
     ] = None,
+    expansion: Annotated[
+        str | None, typer.Option("--expansion", metavar="KIND", help="sum (the paper's), sum-with-query (the released code's), alpha.")
+    ] = None,
     under: Annotated[str | None, typer.Option("--under", metavar="FOLDER", help="Only pictures below a folder.")] = None,
     after: Annotated[str | None, typer.Option("--after", metavar="DATE", help="Taken at this date or later: 2024, 2024-05, ...")] = None,
     before: Annotated[str | None, typer.Option("--before", metavar="DATE", help="Taken before this date.")] = None,
     min_score: Annotated[float | None, typer.Option("--min-score", metavar="S", help="Only results with this cosine or more.")] = None,
+    approx: Annotated[
+        bool | None, typer.Option("--approx/--exact", help="Approximate search; by default only from a million pictures.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a contact sheet, one file.")] = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Write a contact sheet as a picture.")] = None,
     engine: options.EngineName = None,
@@ -110,7 +126,7 @@ def search(
         region = _box(box)
         results = opened.search(
             queries if len(queries) > 1 else queries[0],
-            k, region, expand, alpha, under, after, before, min_score,
+            k, region, expand, alpha, under, after, before, min_score, expansion, approx,
         )  # fmt: skip
     sheet = Sheet.of(queries, region, results) if html or png else None
     if sheet and html:

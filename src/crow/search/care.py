@@ -14,7 +14,8 @@ import numpy as np
 
 from crow.framework.reduce import WhiteningError
 from crow.recipe import Recipe
-from crow.search.index import Index, absolute, matrix_folder
+from crow.search.derived import reduced
+from crow.search.index import Index, absolute
 from crow.search.matrix import Matrix, SearchError
 from crow.search.store import Row, Vectors
 
@@ -60,10 +61,10 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
     with index.store.writer():
         damaged = {where for where, _ in rows if where}
         index.store.remove(damaged)
-        folder = matrix_folder(index.store)
+        folder = index.derived.folder
         if folder and (matrix or damaged):
             shutil.rmtree(folder, ignore_errors=True)
-            index.forget_state()
+            index.derived.forget()
             index.save_matrix()
     fixed = damaged | {"matrix"}
     return [Problem(p.where, p.what, p.where in fixed) for p in problems + matrix]
@@ -94,10 +95,10 @@ def _whitening(index: Index) -> Iterator[str]:
 
 def _matrix(index: Index) -> Iterator[str]:
     """Where the matrix on disk differs from what the store says; one that is missing or behind is no problem."""
-    folder = matrix_folder(index.store)
+    folder = index.derived.folder
     if folder is None or not (folder / "manifest.json").exists() or not len(index):
         return
-    key, dim, whitening = index.identity()
+    key, dim, whitening = index.derived.identity()
     matrix = Matrix.load(folder, key, dim)
     yield from matrix.problems()
     with index.store.snapshot():
@@ -110,7 +111,7 @@ def _matrix(index: Index) -> Iterator[str]:
             return
         wrong = 0
         for ids, raw in index.store.chunks():
-            expected = index.reduced(whitening, raw).astype(np.float16)
+            expected = reduced(whitening, raw).astype(np.float16)
             wrong += int((expected.astype(np.float32) != matrix.vectors(ids)).any(axis=1).sum())
         if wrong:
             yield f"{wrong:,} rows of the matrix are not what the store holds"
@@ -198,10 +199,10 @@ def duplicates(index: Index, score: float = SAME, under: str | Path | None = Non
     """Groups of pictures whose vectors are at least so alike, chains joined; the largest group first."""
     if not -1 <= score <= 1:
         raise SearchError(f"a score is between -1 and 1, not {score}")
-    with index.reading() as state:
+    with index.derived.reading() as state:
         ids = index.store.ids(under=absolute(under) if under is not None else None)
         names = [row.path for row in index.store.rows(ids.tolist()) if row is not None]
-        vectors = state.searcher.matrix.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
+        vectors = state.matrix.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
     group = list(range(len(names)))
     for start in range(0, len(names), BLOCK):
         alike = vectors[start : start + BLOCK] @ vectors[start:].T >= score

@@ -8,38 +8,28 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from crow.framework.normalize import l2
-from crow.framework.reduce import Moments, Whitening
+from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, recipe_named
-from crow.search.matrix import Matrix, SearchError
-from crow.search.nearest import Searcher
+from crow.search import approximate, policy
+from crow.search import expand as expansion
+from crow.search.derived import Derived, State, reduced
+from crow.search.matrix import SearchError
+from crow.search.nearest import Found
 from crow.search.pace import Pace
-from crow.search.query import Box, Filter, Hit, Results, combined, expanded, read_query
+from crow.search.policy import check_whitening, learned_from, whitening_policy
+from crow.search.query import Box, Filter, Hit, Results, combined, read_query
 from crow.search.store import Store, Vectors, store_at
 from crow.search.sync import Describes, Report, sync
 
-ENOUGH = 1000  # pictures from which a collection whitens itself; fewer say too little about 128 directions
-SELF_DIM = 128  # what self-whitening keeps: on real photographs CroW found best at 128 (docs/search.md)
 FRESH = 10_000  # rows by which the matrix on disk may fall behind during a sync
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """What one generation of the index answers with."""
-
-    generation: int
-    whitening: Whitening | None
-    searcher: Searcher
 
 
 class Index:
@@ -53,8 +43,7 @@ class Index:
         self.store = store
         self.recipe = Recipe.from_dict(settings["recipe"])
         self._options = {name: value for name, value in options.items() if value is not None}
-        self._state: State | None = None
-        self._refreshing = threading.RLock()
+        self.derived = Derived(store)
         self._describer = None if describer is None else self._checked(describer)
 
     @classmethod
@@ -70,7 +59,7 @@ class Index:
 
         Without a describer one is made when it is needed, with the options (engine, device, ...) of Describer.
         """
-        policy, learned = whitening_policy(whitening)
+        how, learned = whitening_policy(whitening)
         if recipe is None:
             recipe = (
                 describer.recipe if describer else learned.recipe if learned and learned.recipe else RECIPES["crow"]
@@ -80,7 +69,7 @@ class Index:
         recipe = replace(recipe, regional=regional.fingerprint) if recipe.regional and regional else recipe
         check_whitening(learned, recipe)
         data = learned.to_bytes() if learned else None
-        store = store_at(path).create(path, recipe=recipe.to_dict(), policy=policy, whitening=data)
+        store = store_at(path).create(path, recipe=recipe.to_dict(), policy=how, whitening=data)
         return cls(store, describer, **options)
 
     @classmethod
@@ -170,8 +159,8 @@ class Index:
             after = outermost([*before, *wanted])
             if after != before:
                 self.store.configure(folders=after)
-            notes = [*report.notes, *self._whiten_by_policy(), *self.save_matrix()]
-        return replace(report, notes=tuple(notes))
+            notes = [*report.notes, *self._whiten_by_policy(), *self.derived.save()]
+        return replace(report, notes=(*notes, *self.derived.build()))
 
     def watch(
         self, *folders: str | Path, stop: threading.Event | None = None, **options: Any
@@ -198,31 +187,11 @@ class Index:
             nonlocal due
             if pace.done >= due:
                 due = pace.done + FRESH
-                self.save_matrix()
+                self.derived.save()
             if progress:
                 progress(pace)
 
         return follow
-
-    def save_matrix(self) -> list[str]:
-        """Write the derived matrix for all readers; that it cannot be written is only worth a note."""
-        folder = matrix_folder(self.store)
-        if folder is None or not len(self):
-            return []
-        try:
-            with self.store.writer():
-                state = self._refresh(folder)
-                if (
-                    any(not segment.name for segment in state.searcher.matrix.segments)
-                    or Matrix.load(folder, state.searcher.matrix.key, state.searcher.matrix.dim).generation
-                    != state.generation
-                ):
-                    self._state = replace(state, searcher=Searcher(state.searcher.matrix.save(folder)))
-        except OSError as error:
-            return [
-                f"{folder}: the matrix could not be written ({error.strerror}); searches still work, but start slower"
-            ]
-        return []
 
     # whitening
 
@@ -238,37 +207,27 @@ class Index:
         Without `to` it stays what it was: a whitening from elsewhere is cut to `dim`, else one is learned here.
         """
         with self.store.writer():
-            policy, learned = whitening_policy(to)
+            how, learned = whitening_policy(to)
             if to is None and self.store.settings().get("policy") == "file":
-                policy, learned = "file", self.whitening
-            if policy in ("auto", "self"):
-                policy, learned = "self", self._learned(dim)
+                how, learned = "file", self.whitening
+            if how in ("auto", "self"):
+                how, learned = "self", learned_from(self.store, self.recipe, dim)
             learned = learned.to_dim(dim) if learned and dim else learned
             check_whitening(learned, self.recipe)
-            self.store.configure(policy=policy, whitening=learned.to_bytes() if learned else None)
-            self.save_matrix()
+            self.store.configure(policy=how, whitening=learned.to_bytes() if learned else None)
+            self.derived.save()
         return learned
-
-    def _learned(self, dim: int | None) -> Whitening:
-        """A whitening learned from the index itself."""
-        moments = Moments()
-        with self.store.snapshot():
-            for _, vectors in self.store.chunks():
-                moments = moments.add(vectors)
-        if moments.count < 2:
-            raise SearchError(f"{self.store.address}: a whitening is learned from at least 2 pictures")
-        source = f"the {moments.count} pictures of the index itself"
-        learned = Whitening.from_moments(moments, dim, self.recipe, source=source)
-        return learned if dim else learned.to_dim(min(SELF_DIM, learned.dim))
 
     def _whiten_by_policy(self) -> list[str]:
         """After a sync: whiten where it is time for it, and say so aloud."""
         settings, count = self.store.settings(), len(self)
         if settings.get("whitening") or settings["policy"] not in ("auto", "self"):
             return []
-        if count < (ENOUGH if settings["policy"] == "auto" else 2):
+        if count < (policy.ENOUGH if settings["policy"] == "auto" else 2):
             return (
-                [f"no whitening below {ENOUGH:,} pictures; `--whiten FILE` uses one learned elsewhere"] if count else []
+                [f"no whitening below {policy.ENOUGH:,} pictures; `--whiten FILE` uses one learned elsewhere"]
+                if count
+                else []
             )
         learned = self.rewhiten(to="self")
         assert learned is not None
@@ -276,6 +235,17 @@ class Index:
             f"whitened with what {count:,} pictures of the index itself teach, {learned.dim} dimensions;"
             " scores from before do not compare with scores from now on"
         ]
+
+    def approximate(self, kind: str) -> None:
+        """From the next sync on keep an approximate index of this kind, whatever the size of the collection."""
+        if kind not in approximate.KINDS:
+            raise SearchError(f"no approximate index named {kind!r}; there are: {', '.join(approximate.KINDS)}")
+        if self.store.settings().get("approximate") != kind:
+            self.store.configure(approximate=kind)
+
+    def save_matrix(self) -> list[str]:
+        """Write what was derived for all readers; notes where that did not work."""
+        return self.derived.save()
 
     # searching
 
@@ -290,30 +260,44 @@ class Index:
         after: str | None = None,
         before: str | None = None,
         min_score: float | None = None,
+        expansion_kind: str | None = None,
+        approx: bool | None = None,
     ) -> Results:
         """The k pictures most like the query: a path, a member, a picture, a raw vector (K,), or a list of those.
 
-        `box` is a region of the query in pixels of the upright original; `expand` is the paper's query expansion by
-        the top so many, `alpha` weighs them by score ** alpha and keeps the query; dates are after <= taken < before.
+        `box` is a region of the query in pixels of the upright original; `expand` is query expansion by the top so
+        many, the paper's unless `alpha` (weights score ** alpha, the query kept) or a kind of EXPANSIONS says
+        otherwise; dates are after <= taken < before; `approx` None is exact below a million pictures.
         """
+        kind = expansion_kind or ("sum" if alpha is None else "alpha")
+        alpha = expansion.ALPHA if alpha is None else alpha
         if k < 1 or expand < 0:
             raise SearchError(f"k is at least 1 and expand at least 0, not {k} and {expand}")
         wanted = Filter.of(absolute(under) if under is not None else None, after, before)
         raw = read_query(query, box, self._members, lambda: self.describer)
         if not len(self):
             return Results()
-        with self.reading() as state:
-            vector = combined(self.reduced(state.whitening, raw))
+        with self.derived.reading() as state:
+            vector = combined(reduced(state.whitening, raw))
             allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
-            vector = expanded(state.searcher, vector, expand, alpha, allowed) if expand else vector
-            found = state.searcher.search(vector, k, allowed)
+            find = self._finder(state, approx and allowed is None)
+            if expand:
+                vector = expansion.expand(vector, state.matrix.vectors(find(vector, expand, allowed).ids), kind, alpha)
+            found = find(vector, k, allowed)
             rows = self.store.rows(found.ids.tolist())
-        hits = [
-            Hit.of(row, float(score), state.searcher)
-            for row, score in zip(rows, found.scores, strict=True)
-            if row is not None and (min_score is None or score >= min_score)
-        ]
+        scored = [(row, min(float(s), 1.0)) for row, s in zip(rows, found.scores, strict=True) if row is not None]
+        hits = [Hit.of(row, score) for row, score in scored if min_score is None or score >= min_score]
         return Results(hits, vector=vector)
+
+    def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:
+        """The search of a state: exact, or approximate if that was asked for or the collection is very large."""
+        if approx or (approx is None and len(state.matrix) >= approximate.FROM):
+            quick = self.derived.quick(state)
+            if quick is not None:
+                return partial(quick.search, approximate=True)
+            if approx:
+                raise SearchError(f"{self.store.address}: no approximate search was built (crow index --approx)")
+        return state.searcher.search
 
     def vectors(self, paths: Sequence[str | Path]) -> Vectors:
         """(n, d) the vectors that searches compare, of members of the index."""
@@ -321,66 +305,12 @@ class Index:
         missing = next((str(p) for p, row in zip(paths, rows, strict=True) if row is None), None)
         if missing is not None:
             raise SearchError(f"{missing}: not in this index")
-        return self.reduced(self.whitening, np.stack([row for row in rows if row is not None]))
+        return reduced(self.whitening, np.stack([row for row in rows if row is not None]))
 
     def _members(self, paths: Sequence[str]) -> list[Vectors | None]:
         keys = [absolute(path) for path in paths]
         found = self.store.get(keys, vectors=True) | self.store.get(paths, vectors=True)
         return [row.vector if (row := found.get(a) or found.get(b)) else None for a, b in zip(keys, paths, strict=True)]
-
-    @staticmethod
-    def reduced(whitening: Whitening | None, raw: Vectors) -> Vectors:
-        """(n, K) -> (n, d): whitened, or of length 1 where there is no whitening."""
-        reduced: Vectors = whitening.apply(raw) if whitening else l2(np.asarray(raw, np.float32))
-        return reduced
-
-    def forget_state(self) -> None:
-        """Start the next search from what lies on disk."""
-        self._state = None
-
-    @contextmanager
-    def reading(self) -> Iterator[State]:
-        """The state of the newest generation, and the store as it was then, for as long as this is held."""
-        while True:
-            state = self._state
-            if state is None or state.generation != self.store.generation:
-                state = self._refresh()
-            with self.store.snapshot():
-                if self.store.generation == state.generation:
-                    yield state
-                    return
-
-    def _refresh(self, folder: Path | None = None) -> State:
-        """Catch up with the store, from memory or from the matrix on disk, whichever is newer."""
-        place = matrix_folder(self.store)
-        with self._refreshing:
-            while (state := self._caught_up(place, folder)) is None:
-                pass  # re-whitened in between
-            self._state = state
-        return state
-
-    def _caught_up(self, place: Path | None, folder: Path | None) -> State | None:
-        key, dim, _ = self.identity()
-        matrix = Matrix.load(place, key, dim) if place else Matrix(key, 0, dim)
-        old = self._state
-        if old and old.searcher.matrix.key == key and old.generation >= matrix.generation:
-            matrix = old.searcher.matrix
-        with self.store.snapshot():
-            again, _, whitening = self.identity()
-            if again != key:
-                return None
-            newer = matrix.catch_up(self.store, partial(self.reduced, whitening), folder)
-        if old and newer is old.searcher.matrix:
-            return old
-        return State(newer.generation, whitening, Searcher(newer))
-
-    def identity(self) -> tuple[str, int, Whitening | None]:
-        """The name of the matrix, its dimension, and the whitening that makes it."""
-        settings = self.store.settings()
-        data = settings.get("whitening")
-        whitening = Whitening.from_bytes(data) if data else None
-        key = f"{settings.get('uuid', self.store.address)} {whitening.fingerprint if whitening else 'none'}"
-        return key, whitening.dim if whitening else int(settings.get("dim") or 0), whitening
 
 
 def absolute(path: str | Path) -> str:
@@ -394,29 +324,3 @@ def outermost(folders: Sequence[str]) -> list[str]:
     from crow.search.sync import inside
 
     return sorted({f for f in folders if not any(inside(f, [g]) for g in folders if g != f)})
-
-
-def matrix_folder(store: Store) -> Path | None:
-    """Where the derived matrix of a store lies: in its folder, if it is one."""
-    return None if "://" in store.address else Path(store.address) / "matrix"
-
-
-def whitening_policy(whitening: Whitening | str | Path | None) -> tuple[str, Whitening | None]:
-    """("auto" | "self" | "none" | "file", the whitening itself where it is known)."""
-    if whitening is None or whitening in ("self", "none", "auto"):
-        return str(whitening or "auto"), None
-    return "file", whitening if isinstance(whitening, Whitening) else Whitening.load(Path(whitening))
-
-
-def check_whitening(whitening: Whitening | None, recipe: Recipe) -> None:
-    """Refuse a whitening learned on other vectors, by name; another picture size alone is worth a warning."""
-    if whitening is None or whitening.recipe is None:
-        return
-    differences = whitening.recipe.differences(recipe)
-    serious = [d for d in differences if not d.startswith("view.size.")]
-    if serious:
-        raise SearchError(
-            f"this whitening was learned on {whitening.recipe.name} vectors, the index holds {recipe.name} ({'; '.join(serious)})"
-        )
-    if differences:
-        warnings.warn(f"the whitening was learned at another picture size ({'; '.join(differences)})", stacklevel=3)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from crow.search.matrix import SearchError
-from crow.search.nearest import Searcher
-from crow.search.store import Ids, Row, Vectors
+from crow.search.store import Row, Vectors
 from crow.search.sync import Describes
 
 Box = Sequence[float]
@@ -32,7 +31,7 @@ class Hit:
     taken: str | None = None
 
     @classmethod
-    def of(cls, row: Row, score: float, searcher: Searcher) -> Hit:
+    def of(cls, row: Row, score: float) -> Hit:
         """A row of the store with its score."""
         return cls(row.path, score, float("nan"), True, row.width, row.height, row.taken)
 
@@ -106,15 +105,3 @@ def combined(vectors: Vectors) -> Vectors:
         raise SearchError("the query is zero: it points nowhere")
     unit: Vectors = (total / length).astype(np.float32)
     return unit
-
-
-def expanded(searcher: Searcher, vector: Vectors, top: int, alpha: float | None, allowed: Ids | None) -> Vectors:
-    """(d,) -> (d,): the sum of the top M vectors (the paper), or the query and those weighed by score ** alpha."""
-    found = searcher.search(vector, top, allowed)
-    if not len(found):
-        return vector
-    best = searcher.matrix.vectors(found.ids)
-    if alpha is None:
-        return combined(best)
-    weights = np.maximum(found.scores, 0) ** alpha
-    return combined(np.concatenate([vector[None], (best * weights[:, None]).astype(np.float32)]))

@@ -1,0 +1,142 @@
+"""Derived: the matrix and the searcher over a store, always of its newest generation; all of it may be thrown away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from crow.framework.normalize import l2
+from crow.framework.reduce import Whitening
+from crow.search import approximate
+from crow.search.approximate import Approximate
+from crow.search.matrix import Matrix
+from crow.search.nearest import Searcher
+from crow.search.store import Store, Vectors
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What one generation of the index answers with."""
+
+    generation: int
+    whitening: Whitening | None
+    searcher: Searcher
+
+    @property
+    def matrix(self) -> Matrix:
+        """What the searcher looks at."""
+        return self.searcher.matrix
+
+
+class Derived:
+    """Follows a store: from memory, from what lies in its folder, or from its raw vectors, whichever is newest."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.folder = None if "://" in store.address else Path(store.address) / "matrix"
+        self._state: State | None = None
+        self._proposals: Approximate | None = None
+        self._one = threading.RLock()  # catches up at a time
+
+    @contextmanager
+    def reading(self) -> Iterator[State]:
+        """The state of the newest generation, and the store as it was then, for as long as this is held."""
+        while True:
+            state = self._state
+            if state is None or state.generation != self.store.generation:
+                state = self.refresh()
+            with self.store.snapshot():
+                if self.store.generation == state.generation:
+                    yield state
+                    return
+
+    def refresh(self, folder: Path | None = None) -> State:
+        """Catch up with the store; with a folder, full segments are written to it on the way."""
+        with self._one:
+            while (state := self._caught_up(folder)) is None:
+                pass  # re-whitened in between
+            self._state = state
+        return state
+
+    def _caught_up(self, folder: Path | None) -> State | None:
+        key, dim, _ = self.identity()
+        matrix = Matrix.load(self.folder, key, dim) if self.folder else Matrix(key, 0, dim)
+        old = self._state
+        if old and old.matrix.key == key and old.generation >= matrix.generation:
+            matrix = old.matrix
+        with self.store.snapshot():
+            again, _, whitening = self.identity()
+            if again != key:
+                return None
+            newer = matrix.catch_up(self.store, partial(reduced, whitening), folder)
+        return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer))
+
+    def identity(self) -> tuple[str, int, Whitening | None]:
+        """The name of the matrix, its dimension, and the whitening that makes it."""
+        settings = self.store.settings()
+        data = settings.get("whitening")
+        whitening = Whitening.from_bytes(data) if data else None
+        key = f"{settings.get('uuid', self.store.address)} {whitening.fingerprint if whitening else 'none'}"
+        return key, whitening.dim if whitening else int(settings.get("dim") or 0), whitening
+
+    def save(self) -> list[str]:
+        """Write the matrix for all readers; that it cannot be written is only worth a note."""
+        if self.folder is None or not len(self.store):
+            return []
+        try:
+            with self.store.writer(), self._one:
+                state = self.refresh(self.folder)
+                saved = Matrix.load(self.folder, state.matrix.key, state.matrix.dim)
+                if saved.generation != state.generation:
+                    self._state = replace(state, searcher=Searcher(state.matrix.save(self.folder)))
+        except OSError as error:
+            return [f"{self.folder}: cannot be written ({error.strerror}); searches still work, but start slower"]
+        return []
+
+    def forget(self) -> None:
+        """Start the next search from what lies on disk."""
+        self._state = self._proposals = None
+
+    def quick(self, state: State) -> Searcher | None:
+        """A searcher that can be approximate over the same matrix; None where none was built."""
+        with self._one:
+            if self._proposals is None or self._proposals.key != state.matrix.key:
+                self._proposals = Approximate.load(self.folder, state.matrix.key) if self.folder else None
+            if self._proposals is None or state.searcher.proposals is self._proposals:
+                return state.searcher if self._proposals else None
+            searcher = Searcher(state.matrix, proposals=self._proposals)
+            if self._state is state:
+                self._state = replace(state, searcher=searcher)
+            return searcher
+
+    def build(self) -> list[str]:
+        """Build the approximate index where the collection is large enough or it was asked for, and it is due."""
+        kind = self.store.settings().get("approximate")
+        count = len(self.store)
+        if self.folder is None or count < approximate.LEAST or not (kind or count >= approximate.FROM):
+            return []
+        matrix = self.refresh().matrix
+        made = Approximate.load(self.folder, matrix.key)
+        if made is not None and made.kind == (kind or made.kind) and not made.is_stale(matrix):
+            return []
+        made = approximate.build(matrix, kind or "ivf-pq")
+        try:
+            made.save(self.folder)
+        except OSError as error:
+            return [f"{self.folder}: cannot be written ({error.strerror}); there is no approximate search"]
+        self._proposals = None
+        return [
+            f"approximate search built over {len(made.ids):,} pictures ({made.kind}); measured recall@10 {made.recall:.3f}"
+        ]
+
+
+def reduced(whitening: Whitening | None, raw: Vectors) -> Vectors:
+    """(n, K) -> (n, d): whitened, or of length 1 where there is no whitening."""
+    vectors: Vectors = whitening.apply(raw) if whitening else l2(np.asarray(raw, np.float32))
+    return vectors
