@@ -82,6 +82,9 @@ def test_exit_codes_of_nothing_done_and_wrong_usage(vgg16: Path, tmp_path: Path)
     assert "ucrow" in wrong.stderr
     assert crow("describe", "--size", "huge", tmp_path, "-o", "x").returncode == 2
     assert crow("nonsense").returncode == 2
+    nowhere = crow("describe", tmp_path, "-o", tmp_path / "gone" / "x.npz")
+    assert nowhere.returncode == 2
+    assert "its folder is not there" in nowhere.stderr
 
 
 def test_whiten_from_a_folder_and_from_vectors(described: Path, folder: Path, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def describe(
     as_json: options.Json = False,
 ) -> None:
     """Turn pictures into vectors: arrays `paths` and `vectors` (n, K) in one .npz file."""
+    options.writable(out)
     describer = options.describer_of(
         options.recipe_of(recipe, size, network, fields), engine, device, weights, regional
     )
@@ -97,6 +98,7 @@ def whiten(
     """Learn a PCA-whitening on pictures other than those you will search."""
     from crow.framework.reduce import WhiteningError
 
+    options.writable(out)
     wanted = options.recipe_of("rmac" if of_regions else recipe, size, network, fields)
     failed: list[Described] = []
     describer = None if source.suffix == ".npz" else options.describer_of(wanted, engine, device, weights, regional)
@@ -132,6 +134,7 @@ def show(
     if len(pictures) not in (2, 3):
         raise typer.BadParameter("give IMAGE OUT.png, or IMAGE OTHER OUT.png")
     *inputs, out = pictures
+    options.writable(out)
     describer = options.describer_of(options.recipe_of(recipe, size, network, fields), engine, device, weights)
     loaded = Whitening.load(whitening) if whitening else None
     drawn = (

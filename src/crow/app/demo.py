@@ -81,16 +81,21 @@ def make_photographs(folder: Path) -> None:
             make(picture).save(thing / f"made-{view}.jpg", quality=92)
 
 
+def first(index: Index) -> str:
+    """The picture that is searched for and looked into."""
+    members = index.paths()
+    return next((p for p in members if "coffee" in p and "original" in p), members[0])
+
+
 def search(index: Index, folder: Path) -> dict[str, Sheet]:
     """Three searches, said aloud: by a picture, by a box in it, and with query expansion."""
-    members = index.paths()
-    query = next((p for p in members if "coffee" in p and "original" in p), members[0])
+    query, last = first(index), index.paths()[-1]
     size = load(query)
     box = (size.width * 0.3, size.height * 0.15, size.width * 0.85, size.height * 0.85)
     asked: dict[str, dict[str, Any]] = {
         "a picture": {"query": query},
         "a box in it": {"query": query, "box": box},
-        "query expansion by the top 5": {"query": members[-1], "expand": 5},
+        "query expansion by the top 5": {"query": last, "expand": 5},
     }
     sheets = {}
     for title, how in asked.items():
@@ -120,7 +125,7 @@ def main(photographs: Path | None, out: Path = Path("demo")) -> None:
             sheet.write_html(out / f"search-{number}.html")
             sheet.write_png(out / f"search-{number}.png")
         if isinstance(index.describer, Describer):
-            show_picture(index.describer, index.paths()[0]).save(out / "weights.png")
+            show_picture(index.describer, first(index)).save(out / "weights.png")
     typer.echo(
         f"\nlook at {out}/search-1.html to search-3.html (or .png), and what the weights look at: {out}/weights.png"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +62,14 @@ Regional = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def writable(path: Path) -> Path:
+    """A file to be written: refused at once, before any work, where its folder is not there or cannot be written."""
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        reason = "is a folder" if path.is_dir() else "its folder is not there, or cannot be written"
+        raise typer.BadParameter(f"{path}: {reason}")
+    return path
 
 
 def recipe_of(

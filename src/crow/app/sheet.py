@@ -78,7 +78,7 @@ class Sheet:
                 sheet.paste(cell.picture, (left, top))
                 ink = INK if cell.match else "#9aa0a6"
                 draw.text((left, top + SIDE + 2), cell.caption, ink)
-                draw.text((left, top + SIDE + 2 + LINE), _plain(Path(cell.name).name)[:38], ink)
+                draw.text((left, top + SIDE + 2 + LINE), _plain("/".join(Path(cell.name).parts[-2:]))[-38:], ink)
         sheet.save(path, "PNG")
 
 
