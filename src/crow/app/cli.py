@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -41,6 +42,7 @@ def _crow(
 
 def main() -> None:
     """Run the command line; no traceback reaches a user unless CROW_DEBUG is set."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken EXIF and the like; the picture itself is read
     try:
         app(prog_name="crow")
     except Exception as error:
