@@ -49,13 +49,16 @@ def main() -> None:
         if os.environ.get("CROW_DEBUG"):
             traceback.print_exc()
         known = isinstance(error, (ValueError, OSError, ImportError, MemoryError))
-        named = isinstance(error, OSError) and error.filename is not None
-        text = (
-            " ".join((f"{error.filename}: {error.strerror}" if named else str(error)).split()) or type(error).__name__
-        )
+        text = " ".join(_words(error).split()) or type(error).__name__
         defect = f"{type(error).__name__}: {text} (a defect of crow; CROW_DEBUG=1 shows where)"
         typer.echo(f"crow: {text if known else defect}", err=True)
         sys.exit(1)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 if __name__ == "__main__":
