@@ -33,7 +33,12 @@ def evaluate(
             help="oxford5k, paris6k, roxford5k, rparis6k, holidays, or groups: one sub-folder per thing.",
         ),
     ],
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder below which the dataset lies.")] = Path(),
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="The folder below which the dataset lies; by default this one.", show_default=False
+        ),
+    ] = Path(),
     recipe: Annotated[
         list[str] | None,
         typer.Option(
@@ -194,7 +199,10 @@ def _table(records: list[dict[str, Any]]) -> None:
 def data(
     name: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="Without one, all are listed.")] = None,
     folder: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="Where archives are kept and unpacked.")
+        Path,
+        typer.Option(
+            "--data", metavar="DIR", help="Where archives are kept and unpacked; by default here.", show_default=False
+        ),
     ] = Path(),
     fetch: Annotated[
         bool, typer.Option("--fetch/--no-fetch", help="Fetch what is not there, or only say where to get it.")
