@@ -44,7 +44,8 @@ def _names(option: Any) -> str:
 
 def _row(name: str, parameter: Any) -> str:
     default = parameter.default
-    shown = default not in (None, False, (), "") and not callable(default) and not parameter.required
+    worth = getattr(parameter, "show_default", True) is not False and not parameter.required
+    shown = worth and default not in (None, False, (), "") and not callable(default)
     text = " ".join((parameter.help or "").split()) + (f" Default: {default}." if shown else "")
     name, text = name.replace("|", "\\|"), text.replace("|", "\\|")
     return f"| `{name}` | {text} |"

@@ -111,7 +111,7 @@ def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
         except OSError as error:
             unread[item] = error.strerror or str(error)
             continue
-        box = f" {item.outside} {','.join(f'{x:g}' for x in item.box)}" if item.box else ""
+        box = f" {item.outside} {','.join(map(repr, item.box))}" if item.box else ""
         keys[item] = digest + (f" {item.turn}" if item.turn else "") + box
     return keys, unread
 

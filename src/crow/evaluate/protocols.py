@@ -117,9 +117,16 @@ def interval(
     counted = np.array([value for value in values if value is not None])
     if not len(counted):
         return None
-    drawn = np.random.default_rng(seed).integers(len(counted), size=(draws, len(counted)))
-    low, high = np.quantile(counted[drawn].mean(1), [(1 - share) / 2, (1 + share) / 2])
+    random = np.random.default_rng(seed)
+    means = [counted[random.integers(len(counted), size=size)].mean(1) for size in _portions(draws, len(counted))]
+    low, high = np.quantile(np.concatenate(means), [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
+
+
+def _portions(draws: int, queries: int) -> list[tuple[int, int]]:
+    """The shapes of all draws in portions of some 16 MB."""
+    rows = max(1, (1 << 21) // queries)
+    return [(min(rows, draws - start), queries) for start in range(0, draws, rows)]
 
 
 @dataclass(frozen=True)
@@ -141,8 +148,9 @@ def compare(
     bounds = interval(list(differences), draws=draws, seed=seed)
     if bounds is None:
         return None
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, len(differences)))
-    observed = abs(differences.mean())
-    as_large = (np.abs((signs * differences).mean(1)) >= observed - 1e-12).sum()
-    p = float((as_large + 1) / (draws + 1))  # the observed signs are one of the flips
+    random, observed, as_large = np.random.default_rng(seed), abs(differences.mean()), 0
+    for size in _portions(draws, len(differences)):
+        flipped = (random.choice([-1.0, 1.0], size=size) @ differences) / len(differences)
+        as_large += int((np.abs(flipped) >= observed - 1e-12).sum())
+    p = (as_large + 1) / (draws + 1)  # the observed signs are one of the flips
     return Difference(float(differences.mean()), *bounds, p, len(differences))
