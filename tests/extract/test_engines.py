@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -18,7 +19,7 @@ from PIL import Image
 import crow
 from crow.extract import engines
 from crow.extract.cores import granted_cores
-from crow.extract.engines import ENGINES, EngineError, choose, engine_named
+from crow.extract.engines import ENGINES, EngineError, choose, engine_named, int8
 from crow.extract.networks import load
 from crow.framework.describe import describe
 from crow.recipe import RECIPES
@@ -171,3 +172,30 @@ def test_cores_follow_the_quota_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
     assert granted_cores(tmp_path) == 1
+
+
+def test_eight_bits_are_for_the_weights_they_were_measured_on(network: torch.nn.Module) -> None:
+    pytest.importorskip("openvino")
+    foreign = load("vgg16", "conv1_2")[0]
+    for weight in foreign.parameters():
+        weight.data *= 2
+    for refused in (foreign, torch.nn.Identity()):
+        with pytest.raises(EngineError, match="take engine openvino"):
+            engine_named("openvino-int8", refused, "cpu")
+    table = json.loads(Path(int8.__file__).with_name(int8.TABLE).read_text())
+    assert len(int8.int8_for(network).largest) == len(table["layers"]) == 13
+
+
+def test_the_ranges_are_those_of_photographs(network: torch.nn.Module, pictures: Pictures) -> None:
+    pytest.importorskip("openvino")
+    found = int8.measure(network, pictures[:2])
+    largest = []
+    with torch.no_grad():  # the same, by torch alone
+        for picture in pictures[:2]:
+            x = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
+            x = (x - network.mean) / network.std
+            largest.append([float((x := part(x)).max()) for part in network.body])
+    names = [name for name, _ in network.body.named_children()]
+    for name, layer in found.items():
+        after = names.index(name) + 1  # its ReLU
+        assert layer["largest"] == pytest.approx(max(row[after] for row in largest), rel=1e-2)

@@ -29,6 +29,9 @@ class Measure:
 
 
 SUBJECTS: dict[str, str] = {  # name -> room:function, which yields the measures of that subject
+    "network": "crow.app.bench_network:network",
+    "pipeline": "crow.app.bench_pipeline:pipeline",
+    "decode": "crow.app.bench_pipeline:decode",
     "search": "crow.app.bench_search:search",
 }
 

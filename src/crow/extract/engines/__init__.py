@@ -56,7 +56,17 @@ def _openvino(network: torch.nn.Module, device: str | None) -> Engine:
     return OpenVinoEngine(network, device)
 
 
-ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {"torch": _torch, "openvino": _openvino}
+def _openvino_int8(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.openvino import OpenVinoInt8Engine
+
+    return OpenVinoInt8Engine(network, device)
+
+
+ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {
+    "torch": _torch,
+    "openvino": _openvino,
+    "openvino-int8": _openvino_int8,
+}
 
 
 def choose(device: str | None = None) -> str:

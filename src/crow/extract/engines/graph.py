@@ -21,6 +21,8 @@ import crow
 from crow.extract.engines import EngineError
 from crow.extract.pretrained import cache_folder
 
+Change = Callable[[Any], Any]  # of a graph, before it is compiled; its repr says all about it
+
 
 def openvino_quietly() -> ModuleType:
     """The module openvino. Its import would report to its makers over the network: that part is kept out."""
@@ -37,7 +39,7 @@ def openvino_quietly() -> ModuleType:
     return openvino
 
 
-def compiled(network: torch.nn.Module, settings: dict[str, Any], change: Callable[[Any], Any] | None = None) -> Any:
+def compiled(network: torch.nn.Module, settings: dict[str, Any], change: Change | None = None) -> Any:
     """A network -> a compiled model: (1, h, w, 3) uint8 of any size to (1, K, H, W); `change` rewrites its graph first."""
     ov = openvino_quietly()
     kept = cache_folder() / "openvino" / f"{_key(network, settings, change)}.blob"
@@ -46,7 +48,7 @@ def compiled(network: torch.nn.Module, settings: dict[str, Any], change: Callabl
         with contextlib.suppress(RuntimeError):  # of another OpenVINO after all: made anew
             return core.import_model(ov.Tensor(blob), "CPU", settings)
     try:
-        graph = _graph(network)
+        graph = graph_of(network)
         model = core.compile_model(change(graph) if change else graph, "CPU", settings)
         _keep(model.export_model().getvalue(), kept)
         return model
@@ -61,7 +63,7 @@ def reason(error: BaseException) -> str:
     return (telling or [type(error).__name__])[-1]
 
 
-def _key(network: torch.nn.Module, settings: dict[str, Any], change: Callable[[Any], Any] | None) -> str:
+def _key(network: torch.nn.Module, settings: dict[str, Any], change: Change | None) -> str:
     """What a compiled model depends on: weights, layers, settings, versions and the processor."""
     ov = openvino_quietly()
     core = ov.Core()
@@ -74,7 +76,7 @@ def _key(network: torch.nn.Module, settings: dict[str, Any], change: Callable[[A
     return hasher.hexdigest()[:32]
 
 
-def _graph(network: torch.nn.Module) -> Any:
+def graph_of(network: torch.nn.Module) -> Any:
     """A network -> OpenVINO's graph of it, pictures (B, h, w, 3) uint8 going in."""
     ov = openvino_quietly()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder

@@ -1,4 +1,4 @@
-"""The CPU engine: the network through OpenVINO, in bfloat16 where the processor has it, else in float32."""
+"""The CPU engines: the network through OpenVINO, in bfloat16 where the processor has it, else float32; or in int8."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from crow.extract.cores import granted_cores
 from crow.extract.engines import EngineError, Pictures
 from crow.extract.engines.graph import compiled, openvino_quietly, reason
+from crow.extract.engines.int8 import Int8, int8_for
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
 from crow.recipe import Recipe
@@ -33,7 +34,7 @@ class OpenVinoEngine:
         streams = max(1, cores // CORES_PER_PICTURE)
         settings = {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": cores, **self._precision()}
         settings["ENABLE_CPU_PINNING"] = False  # decoding, and other programs, want the same cores
-        self.model = compiled(network, settings)
+        self.model = compiled(network, settings, self._change(network))
         self.ahead = streams + 1  # pictures inside at a time: one waits, so that no core does
         self.window = 2 * self.ahead
         self._idle: list[Any] = []
@@ -53,8 +54,13 @@ class OpenVinoEngine:
         return np.concatenate([describe(x, recipe, regional).numpy() for x in self.maps(pictures)])
 
     def _precision(self) -> dict[str, Any]:
+        """The number type of what is not in eight bits."""
         has = openvino_quietly().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return {"INFERENCE_PRECISION_HINT": "bf16" if "BF16" in has else "f32"}
+
+    def _change(self, network: torch.nn.Module) -> Int8 | None:
+        """What is done to the graph before it is compiled."""
+        return None
 
     def _start(self, picture: NDArray[np.uint8]) -> tuple[Any, Any]:
         """Put a picture to work: the request, and the array that must live until it is done."""
@@ -75,3 +81,15 @@ class OpenVinoEngine:
         x = torch.from_numpy(request.get_output_tensor(0).data.copy())
         self._idle.append(request)
         return x
+
+
+class OpenVinoInt8Engine(OpenVinoEngine):
+    """The same in eight bits, with the ranges of the table that crow ships: twice as fast, an identity of its own."""
+
+    name, precision = "openvino-int8", "fast"
+
+    def _precision(self) -> dict[str, Any]:
+        return {"INFERENCE_PRECISION_HINT": "f32"}  # on every processor, so that all make the same vectors
+
+    def _change(self, network: torch.nn.Module) -> Int8:
+        return int8_for(network)
