@@ -70,7 +70,7 @@ def matrix_of(rows: Sequence[Sequence[Any]], dim: int) -> Vectors:
     if wrong is not None:
         raise StoreError(f"the vector of the picture with the id {wrong} is damaged; crow verify --repair removes it")
     data = bytearray().join(row[1] for row in rows)
-    return np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(-1, dim)
+    return np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(len(rows), dim)
 
 
 def printable(text: str) -> str:
