@@ -159,7 +159,7 @@ class Index:
             after = outermost([*before, *wanted])
             if after != before:
                 self.store.configure(folders=after)
-            notes = [*report.notes, *self._whiten_by_policy(), *self.derived.save()]
+            notes = [*report.notes, *self._whiten_by_policy(report), *self.derived.save()]
         return replace(report, notes=(*notes, *self.derived.build()))
 
     def watch(
@@ -218,17 +218,14 @@ class Index:
             self.derived.save()
         return learned
 
-    def _whiten_by_policy(self) -> list[str]:
+    def _whiten_by_policy(self, report: Report) -> list[str]:
         """After a sync: whiten where it is time for it, and say so aloud."""
         settings, count = self.store.settings(), len(self)
         if settings.get("whitening") or settings["policy"] not in ("auto", "self"):
             return []
         if count < (policy.ENOUGH if settings["policy"] == "auto" else 2):
-            return (
-                [f"no whitening below {policy.ENOUGH:,} pictures; `--whiten FILE` uses one learned elsewhere"]
-                if count
-                else []
-            )
+            hint = f"no whitening below {policy.ENOUGH:,} pictures; --whiten FILE uses one learned elsewhere"
+            return [hint] if report.added else []
         learned = self.rewhiten(to="self")
         assert learned is not None
         return [
