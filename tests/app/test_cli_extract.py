@@ -94,6 +94,11 @@ def test_whiten_from_a_folder_and_from_vectors(described: Path, folder: Path, tm
     assert first.dim == second.dim == 5
     assert first.recipe == second.recipe
     assert np.allclose(first.projection, second.projection)
+    assert crow("index", folder, tmp_path / "i.crow").returncode == 0
+    assert crow("whiten", tmp_path / "i.crow", tmp_path / "d.safetensors", "--dim", 5).returncode == 0
+    third = Whitening.load(tmp_path / "d.safetensors")
+    assert third.recipe == first.recipe
+    assert np.allclose(third.projection, first.projection)
     too_many = crow("whiten", described, tmp_path / "c.safetensors", "--dim", 300)
     assert too_many.returncode == 1
     assert "rank 11" in too_many.stderr

@@ -12,11 +12,11 @@ import typer
 
 from crow.app import options
 from crow.app.progress import Download, track
+from crow.recipe import Recipe
 
 if TYPE_CHECKING:
     from crow.extract.describer import Described, Describer
     from crow.framework.reduce import Whitening
-    from crow.recipe import Recipe
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Pictures, or folders of pictures.")]
 
@@ -68,14 +68,18 @@ def describe(
     )
     good, failed = _describe_all(describer, paths)
     if good:
-        names = np.array([str(d.key) for d in good])
-        _write_npz(out, paths=names, vectors=np.stack([d.vector for d in good if d.vector is not None]))
+        names, vectors = (
+            np.array([str(d.key) for d in good]),
+            np.stack([d.vector for d in good if d.vector is not None]),
+        )
+        made = {"recipe": describer.recipe.to_dict(), "weights": describer.weights, "precision": describer.precision}
+        _write_npz(out, paths=names, vectors=vectors, made=np.array(json.dumps(made)))
     _conclude(as_json, {"out": str(out) if good else None, "recipe": describer.recipe.name}, len(good), failed)
 
 
 def whiten(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A folder of other pictures, or a .npz of describe.")
+        Path, typer.Argument(metavar="SOURCE", help="A folder of other pictures, their index, or a .npz.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.safetensors")],
     dim: Annotated[
@@ -96,19 +100,24 @@ def whiten(
     as_json: options.Json = False,
 ) -> None:
     """Learn a PCA-whitening on pictures other than those you will search."""
-    from crow.framework.reduce import WhiteningError
+    from crow.framework.reduce import Whitening, WhiteningError
 
     options.writable(out)
-    wanted = options.recipe_of("rmac" if of_regions else recipe, size, network, fields)
     failed: list[Described] = []
-    describer = None if source.suffix == ".npz" else options.describer_of(wanted, engine, device, weights, regional)
-    try:
-        learned = _learn(describer, source, dim, wanted, pca, of_regions, failed)
-    except WhiteningError:
-        _report(failed)
-        raise
+    if source.suffix in (".npz", ".crow"):
+        learned = _learn_from_vectors(source, dim, options.recipe_of(recipe, size, network, fields), pca)
+    else:
+        wanted = options.recipe_of("rmac" if of_regions else recipe, size, network, fields)
+        describer = options.describer_of(wanted, engine, device, weights, regional)
+        chunks = (_regions if of_regions else _chunks)(describer, [source], failed)
+        try:
+            learned = Whitening.fit(chunks, dim, describer.recipe, not pca, str(source))
+        except WhiteningError:
+            _report(failed)
+            raise
     learned.save(out)
-    done = {"out": str(out), "recipe": wanted.name, "dim": learned.dim, "whitened": learned.whitened}
+    name = learned.recipe.name if learned.recipe else None
+    done = {"out": str(out), "recipe": name, "dim": learned.dim, "whitened": learned.whitened}
     _conclude(as_json, done, learned.count, failed)
 
 
@@ -144,23 +153,19 @@ def show(
     typer.echo(f"drawn: {out}")
 
 
-def _learn(
-    describer: Describer | None,
-    source: Path,
-    dim: int | None,
-    recipe: Recipe,
-    pca: bool,
-    of_regions: bool,
-    failed: list[Described],
-) -> Whitening:
-    """A whitening of the vectors in a .npz (no describer), of a folder's pictures, or of their regions."""
+def _learn_from_vectors(source: Path, dim: int | None, recipe: Recipe, pca: bool) -> Whitening:
+    """A whitening of vectors that are there: in an index, or in the .npz of describe, export or anybody else."""
     from crow.framework.reduce import Whitening
+    from crow.search.index import Index
 
-    if describer is None:
-        with np.load(source) as file:
-            return Whitening.fit(file["vectors"], dim, recipe, not pca, str(source))
-    chunks = (_regions if of_regions else _chunks)(describer, [source], failed)
-    return Whitening.fit(chunks, dim, describer.recipe, not pca, str(source))
+    if source.suffix == ".crow":
+        with Index.open(source) as index:
+            chunks = (vectors for _, vectors in index.store.chunks())
+            return Whitening.fit(chunks, dim, index.recipe, not pca, str(source))
+    with np.load(source, allow_pickle=False) as file:
+        made = json.loads(str(file["made"])) if "made" in file else {}
+        recipe = Recipe.from_dict(made["recipe"]) if "recipe" in made else recipe
+        return Whitening.fit(file["vectors"], dim, recipe, not pca, str(source))
 
 
 def _describe_all(describer: Describer, paths: list[Path]) -> tuple[list[Described], list[Described]]:
