@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from crow.search.chance import Background
 from crow.search.matrix import Matrix, SearchError, Segment
 from crow.search.store import Ids, Vectors
 
@@ -104,6 +106,11 @@ class Searcher:
             ids.append(allowed[which])
             scores.append(cosines(segment.rows[rows], unit))
         return _best(np.concatenate(ids), np.concatenate(scores), k) if ids else Found(allowed[:0], np.empty(0))
+
+    @cached_property
+    def background(self) -> Background:
+        """What unrelated pictures score here; worked out when first asked for."""
+        return Background.of(self.matrix)
 
     def search_all(self, queries: ArrayLike, k: int = 10) -> list[Found]:
         """(n, d) -> one answer per query."""
