@@ -283,7 +283,8 @@ class Index:
             found = find(vector, k, allowed)
             rows = self.store.rows(found.ids.tolist())
         scored = [(row, min(float(s), 1.0)) for row, s in zip(rows, found.scores, strict=True) if row is not None]
-        hits = [Hit.of(row, score) for row, score in scored if min_score is None or score >= min_score]
+        background = state.searcher.background
+        hits = [Hit.of(row, score, background) for row, score in scored if min_score is None or score >= min_score]
         return Results(hits, vector=vector)
 
     def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from crow.search.chance import Background
 from crow.search.matrix import SearchError
 from crow.search.store import Row, Vectors
 from crow.search.sync import Describes
@@ -24,16 +25,17 @@ class Hit:
 
     path: str
     score: float  # cosine
-    chance: float  # that an unrelated picture of this collection scores as high
+    chance: float  # that an unrelated picture of this collection scores as high; NaN where too few are there to know
     match: bool  # stands above the line where matches end
     width: int = 0
     height: int = 0
     taken: str | None = None
 
     @classmethod
-    def of(cls, row: Row, score: float) -> Hit:
-        """A row of the store with its score."""
-        return cls(row.path, score, float("nan"), True, row.width, row.height, row.taken)
+    def of(cls, row: Row, score: float, background: Background) -> Hit:
+        """A row of the store with its score and what that means in this collection."""
+        chance, match = background.chance(score), background.is_match(score)
+        return cls(row.path, score, chance, match, row.width, row.height, row.taken)
 
 
 class Results(list[Hit]):
