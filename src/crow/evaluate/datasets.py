@@ -125,7 +125,9 @@ def read_holidays(name: str, data: Path) -> Dataset:
 
 def read_groups(name: str, data: Path) -> Dataset:
     """Any folder: one sub-folder per thing, each of its pictures a query; those in `_distractors` never are."""
-    images = {path.relative_to(data).as_posix(): path for path in walk([data])}
+    unread: list[str] = []
+    found = walk([data], lambda path, reason: unread.append(f"{path}: {reason}"))
+    images = {path.relative_to(data).as_posix(): path for path in found}
     if not images:
         raise DatasetError(f"{data}: no pictures in it")
     groups: dict[str, set[str]] = {}
@@ -137,7 +139,8 @@ def read_groups(name: str, data: Path) -> Dataset:
     if not asked:
         raise DatasetError(f"{data}: no sub-folder with two pictures or more of one thing")
     distractors = len(images) - len(asked)
-    return replace(_checked(Dataset(name, "groups", images, (), "exif"), asked), distractors=distractors)
+    dataset = _checked(Dataset(name, "groups", images, (), "exif"), asked)
+    return replace(dataset, distractors=distractors, remarks=(*dataset.remarks, *unread))
 
 
 def read_oxford100k(name: str, data: Path) -> Dataset:
