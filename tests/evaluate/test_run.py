@@ -58,6 +58,8 @@ def test_several_recipes_in_one_pass_equal_each_alone_and_come_from_the_cache(la
 
     np.testing.assert_allclose(kept, Describer(RMAC)([item.path for item in items]), atol=1e-6)
     monkeypatch.setattr("crow.extract.describer.Describer.__init__", None)  # the network must not be needed
+    twice = evaluate(dataset, Settings((CROW, CROW))).results
+    assert twice[0].record["map"] == twice[1].record["map"] and twice[1].record["p"] == 1
     again = evaluate(dataset, Settings((CROW, UCROW, RMAC), expand=2))
     assert again.results[0].record["expand"] == 2
     repeated = evaluate(dataset, Settings((CROW, UCROW, RMAC)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -92,14 +92,14 @@ def tables(
     """One Table per recipe; `regional` holds, by fingerprint, the whitenings that recipes name."""
     keys, unread = _keys(items)
     by_view: dict[View, list[Recipe]] = {}
-    for recipe in recipes:
+    for recipe in {recipe.key(): recipe for recipe in recipes}.values():
         by_view.setdefault(recipe.view, []).append(recipe)
     found: dict[str, Table] = {}
     for group in by_view.values():
         with ExitStack() as stack:
             stores = _stores(group, keys, machine, regional or {}, progress, stack)
             found |= {r.key(): _read(r, store, keys, unread) for r, store in zip(group, stores, strict=True)}
-    return [found[recipe.key()] for recipe in recipes]
+    return [replace(found[recipe.key()], recipe=recipe) for recipe in recipes]
 
 
 def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
