@@ -6,8 +6,10 @@ when there is a picture to describe.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,8 +29,12 @@ from crow.search.pace import Pace
 from crow.search.policy import check_whitening, learned_from, whitening_policy
 from crow.search.query import Box, Filter, Hit, Results, combined, read_query
 from crow.search.store import Store, Vectors, store_at
-from crow.search.sync import Describes, Report, sync
+from crow.search.sync import Describes, Report, inside, sync
 
+LOOK, RESCAN = (
+    1000,
+    600.0,
+)  # following: milliseconds between looks, seconds between whole ones (network drives say nothing)
 FRESH = 10_000  # rows by which the matrix on disk may fall behind during a sync
 
 
@@ -171,11 +177,24 @@ class Index:
         except ImportError:
             raise SearchError("following a folder needs the extra 'watch': pip install 'crow-search[watch]'") from None
         yield self.sync(*folders, **options)
-        for _ in watch(
-            *self.store.settings()["folders"], stop_event=stop, debounce=2000, ignore_permission_denied=True
-        ):
+        own = absolute(self.store.address)
+        changes = watch(
+            *self.store.settings()["folders"],
+            watch_filter=lambda _, path: not inside(path, [own]),
+            stop_event=stop,
+            rust_timeout=LOOK,
+            yield_on_timeout=True,
+            ignore_permission_denied=True,
+        )
+        last = -math.inf  # the first look is for what changed before the watching began
+        for change in changes:
+            if not change and time.monotonic() - last < RESCAN:
+                continue
+            last = time.monotonic()
             try:
-                yield self.sync(*folders, **options)
+                report = self.sync(*folders, **options)
+                if replace(report, unchanged=0, skipped=0, missing=0, seconds=0) != Report():
+                    yield report
             except ValueError as error:
                 yield str(error)
 
@@ -319,6 +338,4 @@ def absolute(path: str | Path) -> str:
 
 def outermost(folders: Sequence[str]) -> list[str]:
     """The folders without those that lie in another of them, sorted."""
-    from crow.search.sync import inside
-
     return sorted({f for f in folders if not any(inside(f, [g]) for g in folders if g != f)})
