@@ -9,8 +9,10 @@ import pytest
 from scipy import stats
 
 from crow.search.chance import FEWEST, GRID, RISK, SIGMA, Background, polish, tail_of
+from crow.search.index import Index
 from crow.search.matrix import Matrix, Segment
 from crow.search.nearest import Searcher
+from crow.search.store import Row
 
 
 def world(seed: int, count: int, queries: int, dim: int, common: float, series: int = 0, noise: float = 0.3):
@@ -91,3 +93,17 @@ def test_a_searcher_knows_the_background_of_its_matrix():
     highest = [searcher.search(query, 1).scores[0] for query in queries]
     assert np.mean([searcher.background.is_match(score) for score in highest]) < 0.07
     assert searcher.background is searcher.background
+
+
+def test_hits_say_their_chance_and_expansion_does_not_flatter_them(tmp_path):
+    rows, queries = world(6, 200, 40, 64, 0.5, series=10)
+    with Index.create(tmp_path / "a.crow", recipe="crow", whitening="none") as index:
+        index.store.upsert(Row(f"/{i}.jpg", row.astype(np.float32)) for i, row in enumerate(rows))
+        plain = index.search("/0.jpg", k=200)
+        assert {hit.path for hit in plain if hit.match} >= {f"/{i}.jpg" for i in range(5)}
+        assert [hit.chance for hit in plain] == sorted(hit.chance for hit in plain)
+        judged = {hit.path: (hit.chance, hit.match) for hit in plain}
+        for hit in index.search("/0.jpg", k=200, expand=5):
+            assert hit.chance == pytest.approx(judged[hit.path][0], rel=1e-3) and hit.match == judged[hit.path][1]
+        flattered = [index.search(query.astype(np.float32), k=1, expand=10)[0].match for query in queries]
+        assert np.mean(flattered) <= 0.1

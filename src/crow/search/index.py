@@ -294,16 +294,19 @@ class Index:
         if not len(self):
             return Results()
         with self.derived.reading() as state:
-            vector = combined(reduced(state.whitening, raw))
+            asked = vector = combined(reduced(state.whitening, raw))
             allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
             find = self._finder(state, approx and allowed is None)
             if expand:
                 vector = expansion.expand(vector, state.matrix.vectors(find(vector, expand, allowed).ids), kind, alpha)
             found = find(vector, k, allowed)
             rows = self.store.rows(found.ids.tolist())
-        scored = [(row, min(float(s), 1.0)) for row, s in zip(rows, found.scores, strict=True) if row is not None]
-        background = state.searcher.background
-        hits = [Hit.of(row, score, background) for row, score in scored if min_score is None or score >= min_score]
+        # an expanded query holds pictures that it found: what they score then says nothing about chance
+        plain = state.matrix.vectors(found.ids) @ asked if expand else found.scores
+        background, scores = state.searcher.background, np.minimum(found.scores, 1.0)
+        least = -np.inf if min_score is None else min_score
+        scored = zip(rows, scores.tolist(), plain.tolist(), strict=True)
+        hits = [Hit.of(row, s, p, background) for row, s, p in scored if row is not None and s >= least]
         return Results(hits, vector=vector)
 
     def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:

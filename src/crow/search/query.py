@@ -32,9 +32,9 @@ class Hit:
     taken: str | None = None
 
     @classmethod
-    def of(cls, row: Row, score: float, background: Background) -> Hit:
-        """A row of the store with its score and what that means in this collection."""
-        chance, match = background.chance(score), background.is_match(score)
+    def of(cls, row: Row, score: float, plain: float, background: Background) -> Hit:
+        """A row of the store with its score, and what its score with the unexpanded query means in this collection."""
+        chance, match = background.chance(plain), background.is_match(plain)
         return cls(row.path, score, chance, match, row.width, row.height, row.taken)
 
 
