@@ -344,7 +344,7 @@ def test_from_dict_is_strict() -> None:
     for bad in (
         {},
         {**good, "colour": 1},
-        {k: v for k, v in good.items() if k != "view"},
+        {k: v for k, v in good.items() if k != "name"},
         {**good, "spatial": "response"},
         {**good, "spatial": {**spatial, "c": 1}},
         {**good, "view": None},
@@ -355,6 +355,13 @@ def test_from_dict_is_strict() -> None:
     for bad in ({**good, "spatial": {**spatial, "a": "two"}}, {**good, "name": 3}):
         with pytest.raises(RecipeError, match="is no value for the recipe field"):
             Recipe.from_dict(bad)
+
+
+def test_what_was_written_before_a_field_existed_still_opens() -> None:
+    older = RECIPES["crow"].to_dict()
+    del older["regional"], older["pool"]["levels"]
+    assert Recipe.from_dict(older) == RECIPES["crow"]
+    assert Recipe.from_dict(older).key() == RECIPES["crow"].key()
 
 
 @given(recipes, recipes)

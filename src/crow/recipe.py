@@ -180,7 +180,7 @@ class Recipe(Part):
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Recipe:
-        """The recipe that `to_dict` described; an unknown or missing field is an error."""
+        """The recipe that `to_dict` described; an unknown field is an error, one of a later version takes its default."""
         recipe: Recipe = _build(cls, plain)
         return recipe
 
@@ -279,9 +279,9 @@ def _parse(old: Any, name: str, text: str) -> Any:
 
 
 def _build(kind: Any, plain: dict[str, Any]) -> Any:
-    """A dataclass (and those inside it) from a plain dict, strictly: the fields must be exactly its own."""
+    """A dataclass (and those inside it) from a plain dict; fields that came after it was written take their defaults."""
     names = {field.name for field in fields(kind)}
-    if not isinstance(plain, dict) or set(plain) != names:
+    if not isinstance(plain, dict) or not plain or not set(plain) <= names or (kind is Recipe and "name" not in plain):
         raise RecipeError(f"this is not a recipe of this version: {kind.__name__} has the fields {sorted(names)}")
     values: dict[str, Any] = {}
     for name, value in plain.items():
