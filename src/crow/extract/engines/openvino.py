@@ -34,6 +34,7 @@ class OpenVinoEngine:
         streams = max(1, cores // CORES_PER_PICTURE)
         settings = {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": cores, **self._precision()}
         settings["ENABLE_CPU_PINNING"] = False  # decoding, and other programs, want the same cores
+        settings["CPU_RUNTIME_CACHE_CAPACITY"] = 100  # a few sizes: a new one is cheap, and memory stays flat
         self.model = compiled(network, settings, self._change(network))
         self.ahead = streams + 1  # pictures inside at a time: one waits, so that no core does
         self.window = 2 * self.ahead
