@@ -129,3 +129,23 @@ def test_info_says_what_is_there(index: Index) -> None:
     said = care.info(index)
     assert (said["pictures"], said["recipe"], said["dim"], said["policy"]) == (40, "crow", 16, "auto")
     assert said["bytes"] > 40 * 64 and said["whitening"] is None
+
+
+def test_a_damaged_file_is_noticed_and_what_can_be_read_is_saved(index: Index, tmp_path: Path, photos: Photos) -> None:
+    photos(400)
+    index.sync()
+    index.close()
+    file = tmp_path / "a.crow" / "index.sqlite"
+    data = bytearray(file.read_bytes())
+    pages = len(data) // 16384
+    assert pages > 8
+    for page in (pages // 2, pages - 2):
+        data[page * 16384 + 8 : page * 16384 + 8000] = bytes(7992)
+    file.write_bytes(data)
+    with Index.open(file.parent, describer=Tiny()) as damaged:
+        assert care.verify(damaged) != []
+        damaged.store.salvage(tmp_path / "b.crow").close()
+    with Index.open(tmp_path / "b.crow", describer=Tiny()) as saved:
+        assert care.verify(saved) == [] and 0 < len(saved) < 400
+        report = saved.sync(tmp_path / "photos")
+        assert report.unchanged + report.moved + report.added == 400

@@ -239,11 +239,21 @@ def duplicates(
     typer.echo(f"{len(groups):,} groups of near-duplicates")
 
 
-def backup(path: IndexPath, target: Annotated[str, typer.Argument(metavar="TARGET.crow")]) -> None:
+def backup(
+    path: IndexPath,
+    target: Annotated[str, typer.Argument(metavar="TARGET.crow")],
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="From a damaged index: all that can still be read.")
+    ] = False,
+) -> None:
     """Copy an index while it is in use."""
     with _opened(path) as opened:
-        opened.store.backup(target)
-    typer.echo(f"{target}: a copy of {path}")
+        if salvage:
+            opened.store.salvage(target).close()
+        else:
+            opened.store.backup(target)
+    with _opened(target) as copy:
+        typer.echo(f"{target}: a copy of {path}, {len(copy):,} pictures")
 
 
 def _opened(path: str, **making: Any) -> Index:

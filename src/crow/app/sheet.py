@@ -17,7 +17,7 @@ from crow.search.query import Hit, Results
 
 SIDE = 240  # pixels of a thumbnail's longer side
 GAP, LINE, ACROSS = 12, 16, 5
-INK, PAPER, MARK = "#202124", "#ffffff", "#d93025"
+INK, FAINT, PAPER, MARK = "#202124", "#9aa0a6", "#ffffff", "#d93025"
 STYLE = """
 :root { color-scheme: light dark; font: 14px/1.4 system-ui, sans-serif }
 body { margin: 2rem; max-width: 90rem }
@@ -69,16 +69,17 @@ class Sheet:
         """One picture, queries in the first row."""
         rows = [self.queries[i : i + ACROSS] for i in range(0, len(self.queries), ACROSS)]
         rows += [self.results[i : i + ACROSS] for i in range(0, len(self.results), ACROSS)]
-        step = SIDE + GAP
-        sheet = Image.new("RGB", (ACROSS * step + GAP, len(rows) * (step + 2 * LINE) + GAP), PAPER)
-        draw = ImageDraw.Draw(sheet)
-        for y, row in enumerate(rows):
+        heights = [max(cell.picture.height for cell in row) + 2 * LINE + GAP for row in rows]
+        sheet = Image.new("RGB", (ACROSS * (SIDE + GAP) + GAP, sum(heights) + GAP), PAPER)
+        draw, top = ImageDraw.Draw(sheet), GAP
+        for row, height in zip(rows, heights, strict=True):
             for x, cell in enumerate(row):
-                left, top = GAP + x * step, GAP + y * (step + 2 * LINE)
+                left, below = GAP + x * (SIDE + GAP), top + cell.picture.height + 2
                 sheet.paste(cell.picture, (left, top))
-                ink = INK if cell.match else "#9aa0a6"
-                draw.text((left, top + SIDE + 2), cell.caption, ink)
-                draw.text((left, top + SIDE + 2 + LINE), _plain("/".join(Path(cell.name).parts[-2:]))[-38:], ink)
+                ink = INK if cell.match else FAINT
+                draw.text((left, below), cell.caption, ink)
+                draw.text((left, below + LINE), _plain("/".join(Path(cell.name).parts[-2:]))[-38:], ink)
+            top += height
         sheet.save(path, "PNG")
 
 

@@ -17,7 +17,7 @@ from crow.recipe import Recipe
 from crow.search.derived import reduced
 from crow.search.index import Index, absolute
 from crow.search.matrix import Matrix, SearchError
-from crow.search.store import Row, Vectors
+from crow.search.store import Row, StoreError, Vectors
 
 UNIT = 1e-3  # how far from 1 the length of a stored vector may be
 COLUMNS = ("size", "mtime", "sha256", "width", "height", "taken")
@@ -52,7 +52,7 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
 
     Repair forgets damaged pictures (the next sync describes them again) and throws a wrong matrix away.
     """
-    rows = list(index.store.check())
+    rows = list(_checked(index))
     rows += _lengths(index) if not rows else []
     problems = [Problem(where, what) for where, what in rows] + [Problem("", what) for what in _whitening(index)]
     matrix = [Problem("matrix", what) for what in _matrix(index)] if not problems else []
@@ -68,6 +68,14 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
             index.save_matrix()
     fixed = damaged | {"matrix"}
     return [Problem(p.where, p.what, p.where in fixed) for p in problems + matrix]
+
+
+def _checked(index: Index) -> Iterator[tuple[str, str]]:
+    """What the store finds; that it cannot even be read is a finding, too."""
+    try:
+        yield from index.store.check()
+    except StoreError as error:
+        yield "", str(error)
 
 
 def _lengths(index: Index) -> Iterator[tuple[str, str]]:

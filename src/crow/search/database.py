@@ -105,7 +105,9 @@ class Database:
             if "FULL" in code:
                 raise StoreError(f"{self.folder}: the disk is full; what was committed before is kept") from error
             if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-                raise StoreError(f"{self.folder}: the index is damaged ({error}); crow verify tells more") from error
+                raise StoreError(
+                    f"{self.folder}: the index is damaged ({error}); crow backup --salvage saves what can be read"
+                ) from error
             raise StoreError(f"{self.folder}: {error}") from error
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,18 @@ import numpy as np
 
 from crow.search.database import FILE, Database
 from crow.search.disk import sync_folder
-from crow.search.record import FIELDS, batches, bytes_of, ids_of, matrix_of, printable, problem_of, record_of, row_of
+from crow.search.record import (
+    BATCH,
+    FIELDS,
+    batches,
+    bytes_of,
+    ids_of,
+    matrix_of,
+    printable,
+    problem_of,
+    record_of,
+    row_of,
+)
 from crow.search.store import Changes, Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
 
 
@@ -236,6 +248,23 @@ class SqliteStore(Database):
             while found := self._run(sql, (last,)):
                 last = found[-1][0]
                 yield from (problem for record in found if (problem := problem_of(record, dim)))
+
+    def salvage(self, target: str | Path) -> Self:
+        """A new store with every row of this damaged one that can still be read whole."""
+        settings = self.settings()
+        new = type(self).create(target, **{name: value for name, value in settings.items() if name != "uuid"})
+        (last,) = self._run("SELECT next_id FROM state")[0]
+        sql = f"SELECT {FIELDS}, vector, checksum FROM images JOIN vectors USING (id) WHERE id >= ? AND id < ?"
+        for start in range(0, last, BATCH):
+            rows: list[Any] = []
+            try:
+                rows = self._run(sql, (start, start + BATCH))
+            except StoreError:  # somewhere in these the file is damaged: one by one
+                for number in range(start, start + BATCH):
+                    with suppress(StoreError):
+                        rows += self._run(sql, (number, number + 1))
+            new.upsert(row_of(row[:-1]) for row in rows if problem_of(row, settings.get("dim")) is None)
+        return new
 
     def backup(self, target: str | Path) -> None:
         """A consistent copy at another address, made while others read and write."""

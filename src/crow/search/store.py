@@ -147,6 +147,9 @@ class Store(Protocol):
     def backup(self, target: str | Path) -> None:
         """A consistent copy at another address, made while others read and write."""
 
+    def salvage(self, target: str | Path) -> Self:
+        """A new store with every row of this damaged one that can still be read whole."""
+
     def close(self) -> None:
         """Let go of everything."""
 
