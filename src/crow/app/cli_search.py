@@ -82,6 +82,8 @@ def index(
         except SyncStopped as stopped:
             typer.echo(f"stopped; kept: {stopped.report}. Run it again to go on.", err=True)
             raise typer.Exit(130) from None
+        except KeyboardInterrupt:  # between two syncs of --watch: nothing was going on
+            raise typer.Exit(0) from None
         _say(opened, report, as_json)
         failed, kept = report.failed, len(opened)
     raise typer.Exit((3 if failed else 0) if kept or not failed else 1)

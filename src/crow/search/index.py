@@ -291,9 +291,9 @@ class Index:
             raise SearchError(f"k is at least 1 and expand at least 0, not {k} and {expand}")
         wanted = Filter.of(absolute(under) if under is not None else None, after, before)
         raw = read_query(query, box, self._members, lambda: self.describer)
-        if not len(self):
-            return Results()
         with self.derived.reading() as state:
+            if not len(state.matrix):
+                return Results()
             asked = vector = combined(reduced(state.whitening, raw))
             allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
             find = self._finder(state, approx and allowed is None)

@@ -56,7 +56,7 @@ class Pace:
 def ticking(items: Iterable[T], seconds: float = TICK) -> Iterator[T | None]:
     """The items as they come from a thread of their own, and None whenever none came for so long.
 
-    So whoever iterates can commit in time and is stopped by Ctrl-C at once, however long an item takes.
+    So whoever iterates can commit in time however long an item takes, and Ctrl-C waits for no more than the one at work.
     """
     arrived: queue.Queue[Any] = queue.Queue(maxsize=256)
     stop, end = threading.Event(), object()
@@ -95,3 +95,4 @@ def ticking(items: Iterable[T], seconds: float = TICK) -> Iterator[T | None]:
             yield item[0]
     finally:
         stop.set()
+        thread.join()  # a thread that is inside a network when Python ends would end it with a crash

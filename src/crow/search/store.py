@@ -44,7 +44,7 @@ class Row:
     id: int = 0  # given by the store
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A file that gave no vector, the reason, and what it was then: it is tried again only when that changed."""
 
@@ -54,7 +54,7 @@ class Failure:
     mtime: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stamp:
     """As much of a row as tells whether its file changed."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from crow.extract.walk import Entry
 
 GONE = 1 / 5  # a larger share of a folder missing at once looks like an unplugged drive, not like tidying up
-LARGEST = 1 << 30  # bytes; nothing larger is read as a picture
 BUFFER = 1000  # rows in one commit at most
 
 
@@ -297,11 +296,14 @@ def _sources(
     todo: Iterable[str], read: dict[str, tuple[os.stat_result, bytes]], failures: list[Failure]
 ) -> Iterator[tuple[str, bytes]]:
     """Path and bytes of every file that can be read; the stamp is taken before the bytes, so no change is missed."""
+    from crow.extract.formats import MAX_BYTES
+
     for path in todo:
         try:
             info = Path(path).stat()
-            if info.st_size > LARGEST:
-                failures.append(Failure(path, "larger than 1 GiB", info.st_size, info.st_mtime_ns))
+            if info.st_size > MAX_BYTES:
+                reason = f"too large: a file of more than {MAX_BYTES >> 30} GiB"
+                failures.append(Failure(path, reason, info.st_size, info.st_mtime_ns))
                 continue
             data = Path(path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
