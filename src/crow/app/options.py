@@ -76,11 +76,12 @@ def recipe_of(
     name: str, size: str | None = None, network: str | None = None, fields: list[str] | None = None
 ) -> Recipe:
     """The recipe that the options describe; a wrong one is wrong usage."""
-    from crow.extract.networks import on_network
-
     try:
         recipe = recipe_named(name)
-        recipe = on_network(recipe, network) if network else recipe
+        if network:
+            from crow.extract.networks import on_network  # torch: only where it is needed
+
+            recipe = on_network(recipe, network)
         recipe = recipe.sized(size) if size else recipe
         return recipe.set(*(fields or ()))
     except RecipeError as error:
