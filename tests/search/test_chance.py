@@ -34,7 +34,7 @@ def test_at_most_one_query_in_twenty_gets_a_match_it_does_not_have(dim, common, 
     highest = (queries @ rows.T).max(1)
     assert np.mean(highest > background.line) <= 0.055
     related = [rows[i] @ rows[i + 1] for i in range(0, series * 5, 5)]
-    assert all(score > background.line and background.is_match(score) for score in related)
+    assert all(score > background.line for score in related)
 
 
 @pytest.mark.parametrize(("dim", "common"), [(32, 0.0), (128, 0.0), (512, 0.8)])
@@ -43,17 +43,17 @@ def test_the_chance_is_the_share_of_unrelated_pairs_that_score_as_high(dim, comm
     background, scores = Background.from_scores(rows @ rows.T, 400), queries @ rows.T
     for share in (0.3, 0.1, 0.01, 0.001):
         score = float(np.quantile(scores, 1 - share))
-        assert share / 2 < background.chance(score) < share * 2
+        assert share / 2 < background.chances(np.array([score]))[0] < share * 2
 
 
 def test_chances_fall_with_the_score_and_the_line_rises_with_the_collection():
     rows, _ = world(3, 200, 0, 64, 0.5)
     scores = rows @ rows.T
     small, large = (Background.from_scores(scores, count) for count in (200, 1_000_000))
-    assert (np.diff([small.chance(s) for s in GRID]) <= 0).all()
-    assert small.chance(0.8) == large.chance(0.8)
+    assert (np.diff(small.chances(GRID)) <= 0).all()
+    assert np.array_equal(small.chances(GRID), large.chances(GRID))
     assert small.line < large.line < 1
-    assert small.chance(small.line) == pytest.approx(RISK / 200, rel=0.7)
+    assert small.chances(np.array([small.line]))[0] == pytest.approx(RISK / 200, rel=0.7)
 
 
 def test_too_few_or_too_related_pictures_tell_nothing():
@@ -63,8 +63,23 @@ def test_too_few_or_too_related_pictures_tell_nothing():
     alike /= np.linalg.norm(alike, axis=1, keepdims=True)
     for rows in (few, alike, np.tile(few[:1], (40, 1)), np.empty((0, 64))):
         background = Background.from_scores(rows @ rows.T, len(rows))
-        assert not background.known and math.isnan(background.line) and math.isnan(background.chance(0.5))
-        assert background.is_match(0.2)
+        assert not background.known and np.isnan(background.chances(np.array([0.5, 1]))).all()
+        assert math.isnan(background.line) and math.isnan(background.line_among(np.array([0.9, 0.5])))
+
+
+def test_the_line_gives_way_behind_matches_as_benjamini_and_hochberg_say():
+    rows, _ = world(3, 200, 0, 64, 0.5)
+    background, rng = Background.from_scores(rows @ rows.T, 200), np.random.default_rng(1)
+    for _ in range(200):
+        scores = np.sort(rng.uniform(background.line - 0.2, 0.99, rng.integers(1, 30)))[::-1]
+        adjusted = stats.false_discovery_control(background.chances(scores))  # times m / rank, made to rise
+        bearable = len(scores) * background.chances(np.array([background.line]))[0]
+        line = background.line_among(scores)
+        assert (scores >= line).tolist() == (adjusted <= bearable).tolist() and line <= background.line
+    assert background.line_among(np.array([1.0, 0.9999])) == background.line  # the query and its copy prove nothing
+    low = background.line - 0.01
+    assert background.line_among(np.array([1.0, low])) == background.line
+    assert background.line_among(np.array([])) == background.line
 
 
 def test_the_polish_finds_the_effects_that_scores_were_made_of():
@@ -91,7 +106,7 @@ def test_a_searcher_knows_the_background_of_its_matrix():
     segment = Segment("", rows.astype(np.float16), np.arange(1500), np.zeros(1500, bool))
     searcher = Searcher(Matrix("k", 1, 64, (segment,)))
     highest = [searcher.search(query, 1).scores[0] for query in queries]
-    assert np.mean([searcher.background.is_match(score) for score in highest]) < 0.07
+    assert np.mean(np.array(highest) > searcher.background.line) < 0.07
     assert searcher.background is searcher.background
 
 

@@ -6,7 +6,8 @@ picture (some are like everything), and residuals. Nearly all of the pairs are u
 others; so the middle of the residuals, up to one standard deviation above their median, tells how far unrelated pairs
 scatter, and the law of the cosine between random directions, in as many dimensions as give that scatter, carries it
 on to where too few pairs are left to count. The line is the score that a query without any match in the collection
-reaches with one in twenty-five.
+reaches with one in twenty-five. Where the best results stand above it, it gives way step by step for the next ones
+(Benjamini and Hochberg's procedure): among ten matches, a false one is a smaller harm than as the only answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from crow.search.matrix import Matrix
 
 SAMPLE = 512  # pictures whose scores with each other are looked at: 130,000 pairs in a tenth of a second
 FEWEST = 30  # pictures; with fewer, nobody can tell what is unusual here
+SAME = 0.999  # the query itself, or a copy of it: tells nothing about whether it has matches
 RISK = 0.04  # of a query without a match to get one all the same; a fifth below the 5 % that is promised
 SIGMA = 0.8413  # the quantile one standard deviation above the median; the few related pairs lie beyond it
 LOPSIDED = 2.5  # residuals that reach so much further up than down: related pairs are no exception here
@@ -37,7 +39,7 @@ class Background:
     """What unrelated pictures of a collection score."""
 
     logarithms: Numbers  # (401,): of the chance that an unrelated picture reaches each score of GRID; empty: unknown
-    line: float  # where matches end; NaN where that cannot be known
+    line: float  # where matches end for a query that has none; NaN where that cannot be known
 
     @classmethod
     def of(cls, matrix: Matrix) -> Background:
@@ -73,13 +75,18 @@ class Background:
         """Whether this collection tells anything."""
         return len(self.logarithms) > 0
 
-    def chance(self, score: float) -> float:
-        """That an unrelated picture of this collection scores as high; NaN where that cannot be known."""
-        return float(np.exp(np.interp(score, GRID, self.logarithms))) if self.known else math.nan
+    def chances(self, scores: Numbers) -> Numbers:
+        """(k,) -> (k,): that an unrelated picture of this collection scores as high; NaN where that cannot be known."""
+        if not self.known:
+            return np.full(len(scores), math.nan)
+        return np.exp(np.interp(scores, GRID, self.logarithms))
 
-    def is_match(self, score: float) -> bool:
-        """Whether a score stands above the line; without a line every result does."""
-        return not score <= self.line
+    def line_among(self, scores: Numbers) -> float:
+        """Where matches end among the falling scores (k,) of one query; NaN where that cannot be known."""
+        others = scores[scores < SAME]
+        bearable = self.chances(np.array([self.line])) * np.arange(1, len(others) + 1)
+        passed = np.flatnonzero(self.chances(others) <= bearable)
+        return min(self.line, float(others[passed[-1]])) if len(passed) else self.line
 
 
 def polish(scores: Numbers) -> tuple[Numbers, Numbers]:

@@ -24,10 +24,10 @@ from crow.search import approximate, policy
 from crow.search import expand as expansion
 from crow.search.derived import Derived, State, reduced
 from crow.search.matrix import SearchError
-from crow.search.nearest import Found
+from crow.search.nearest import Found, cosines
 from crow.search.pace import Pace
 from crow.search.policy import check_whitening, learned_from, whitening_policy
-from crow.search.query import Box, Filter, Hit, Results, combined, read_query
+from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
 from crow.search.store import Store, Vectors, store_at
 from crow.search.sync import Describes, Report, inside, sync
 
@@ -35,6 +35,7 @@ LOOK, RESCAN = (
     1000,
     600.0,
 )  # following: milliseconds between looks, seconds between whole ones (network drives say nothing)
+JUDGED = 50  # results that are looked at to say where matches end, however few are asked for
 FRESH = 10_000  # rows by which the matrix on disk may fall behind during a sync
 
 
@@ -294,20 +295,20 @@ class Index:
         with self.derived.reading() as state:
             if not len(state.matrix):
                 return Results()
-            asked = vector = combined(reduced(state.whitening, raw))
+            vector = asked = combined(reduced(state.whitening, raw))
             allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
             find = self._finder(state, approx and allowed is None)
-            if expand:
-                vector = expansion.expand(vector, state.matrix.vectors(find(vector, expand, allowed).ids), kind, alpha)
-            found = find(vector, k, allowed)
+            nearest = find(asked, max(k, expand, JUDGED), allowed)
+            found, plain = Found(nearest.ids[:k], nearest.scores[:k]), nearest.scores[:k]
+            if expand:  # an expanded query holds pictures that it found: only the plain one's scores tell chance
+                vector = expansion.expand(asked, state.matrix.vectors(nearest.ids[:expand]), kind, alpha)
+                found = find(vector, k, allowed)
+                plain = cosines(state.matrix.vectors(found.ids), asked)
             rows = self.store.rows(found.ids.tolist())
-        # an expanded query holds pictures that it found: what they score then says nothing about chance
-        plain = state.matrix.vectors(found.ids) @ asked if expand else found.scores
-        background, scores = state.searcher.background, np.minimum(found.scores, 1.0)
-        least = -np.inf if min_score is None else min_score
-        scored = zip(rows, scores.tolist(), plain.tolist(), strict=True)
-        hits = [Hit.of(row, s, p, background) for row, s, p in scored if row is not None and s >= least]
-        return Results(hits, vector=vector)
+        background = state.searcher.background
+        line = background.line_among(nearest.scores)
+        hits = hits_of(rows, np.minimum(found.scores, 1.0), background.chances(plain), ~(plain < line))
+        return Results([hit for hit in hits if min_score is None or hit.score >= min_score], vector, line)
 
     def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:
         """The search of a state: exact, or approximate if that was asked for or the collection is very large."""

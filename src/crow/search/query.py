@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from crow.search.chance import Background
 from crow.search.matrix import SearchError
 from crow.search.store import Row, Vectors
 from crow.search.sync import Describes
 
 Box = Sequence[float]
+Floats = NDArray[np.float64]
 DATE = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d)?)?)?)?)?")
 
 
@@ -31,19 +33,19 @@ class Hit:
     height: int = 0
     taken: str | None = None
 
-    @classmethod
-    def of(cls, row: Row, score: float, plain: float, background: Background) -> Hit:
-        """A row of the store with its score, and what its score with the unexpanded query means in this collection."""
-        chance, match = background.chance(plain), background.is_match(plain)
-        return cls(row.path, score, chance, match, row.width, row.height, row.taken)
+
+def hits_of(rows: Sequence[Row | None], scores: Floats, chances: Floats, matches: NDArray[np.bool_]) -> list[Hit]:
+    """What was found, without rows that are gone."""
+    found = zip(rows, scores.tolist(), chances.tolist(), matches.tolist(), strict=True)
+    return [Hit(row.path, s, c, m, row.width, row.height, row.taken) for row, s, c, m in found if row is not None]
 
 
 class Results(list[Hit]):
-    """Hits, the best first; `vector` is what was searched with."""
+    """Hits, the best first; `vector` is what was searched with, `line` the score at which matches end (NaN: unknown)."""
 
-    def __init__(self, hits: Sequence[Hit] = (), vector: Vectors | None = None) -> None:
+    def __init__(self, hits: Sequence[Hit] = (), vector: Vectors | None = None, line: float = math.nan) -> None:
         super().__init__(hits)
-        self.vector = vector
+        self.vector, self.line = vector, line
 
 
 @dataclass(frozen=True)
