@@ -25,6 +25,7 @@ class Decoder:
         self.seconds, self.memory = seconds, memory
         self._idle: asyncio.Queue[asyncio.subprocess.Process | None] = asyncio.Queue()
         self._all: set[asyncio.subprocess.Process] = set()
+        self._ended: list[asyncio.subprocess.Process] = []
         for _ in range(count):
             self._idle.put_nowait(None)
 
@@ -38,6 +39,7 @@ class Decoder:
                 facts, out = await _ask(process, job, data)
             if facts.pop("last"):  # it has grown large and ends by itself
                 self._all.discard(process)
+                self._ended.append(process)
         except TimeoutError:
             self._end(process)
             raise Problem(422, f"the picture takes more than {self.seconds:g} seconds to decode") from None
@@ -57,7 +59,8 @@ class Decoder:
         """End the processes."""
         for process in list(self._all):
             self._end(process)
-            await process.wait()
+        for process in self._ended:
+            await process.communicate()
 
     async def _start(self) -> asyncio.subprocess.Process:
         places = os.pathsep.join(path for path in sys.path if path)
@@ -75,6 +78,7 @@ class Decoder:
     def _end(self, process: asyncio.subprocess.Process | None) -> None:
         if process in self._all:
             self._all.discard(process)
+            self._ended = [p for p in self._ended if p.returncode is None] + [process]
             with suppress(ProcessLookupError):
                 process.kill()
 

@@ -40,6 +40,9 @@ export class Detail {
     $("detail-name").textContent = hit.name;
     $("detail-path").textContent = hit.path;
     $("detail-why").textContent = query ? "Looking for why they match…" : [hit.taken?.replace("T", " "), `${hit.width} × ${hit.height}`].filter(Boolean).join(" · ");
+    const asked = this.sides.query.querySelector(".asked");
+    asked.hidden = !query?.box;
+    if (query?.box) lay(asked, query.box, query);
     if (query) picture(this.sides.query, image(query.q), query.name, query);
     picture(this.sides.result, image(String(hit.id)), hit.name, hit);
     this.paint();
@@ -60,7 +63,7 @@ export class Detail {
       const told = await ask("explain", { q: query.q, box: query.box && query.box.join(","), result: hit.id }, { signal: this.asked.signal });
       if (this.hit !== hit) return;
       this.told = told;
-      $("detail-why").textContent = why(told);
+      $("detail-why").textContent = why(told, hit.chance);
       this.dialog.querySelector('[data-map="weights"]').disabled = !told.query.weights;
       this.paint();
     } catch (error) {
@@ -127,14 +130,15 @@ export class Detail {
   }
 
   async copy() {
+    const say = (text) => ($("copy").firstChild.textContent = text);
     try {
       await navigator.clipboard.writeText(this.hit.path);
-      $("copy").textContent = "Copied";
+      say("Copied");
     } catch {
       getSelection().selectAllChildren($("detail-path"));
-      $("copy").textContent = "Selected: press Ctrl+C";
+      say("Press Ctrl+C");
     }
-    setTimeout(() => ($("copy").textContent = "Copy path"), 1600);
+    setTimeout(() => say("Copy path"), 1600);
   }
 
   key(event) {
@@ -162,12 +166,15 @@ function picture(side, source, name, size) {
   side.querySelector(".region").hidden = true;
 }
 
-function why(told) {
+function why(told, chance) {
+  const luck = chance === null || chance === undefined ? "" : ` An unrelated picture of this collection scores as high with chance ${percent(chance)}.`;
   if (!told.linear) {
-    return `Score ${told.score.toFixed(3)}. ${told.recipe} picks or mixes places, so its score is no sum over them; the map shows instead how alike each place, by itself, is to the other picture.`;
+    return `Score ${told.score.toFixed(3)}. ${told.recipe} picks or mixes places, so its score is no sum over them; the map shows instead how alike each place, by itself, is to the other picture.${luck}`;
   }
-  return `Score ${told.score.toFixed(3)}, split exactly: on either side the cells and one constant (from the whitening's mean) add up to it.`;
+  return `Score ${told.score.toFixed(3)}, split exactly: on either side the cells and one constant (from the whitening's mean) add up to it.${luck}`;
 }
+
+const percent = (chance) => (chance < 1e-6 ? "below one in a million" : `${(100 * chance).toPrecision(2)} %`);
 
 // Dark where nothing is added, clear where most is: a canvas of one pixel per cell, smoothed by the browser.
 function veil(canvas, cells, extent, size) {
@@ -178,8 +185,8 @@ function veil(canvas, cells, extent, size) {
   for (let y = 0; y < height + 2; y++) {
     for (let x = 0; x < width + 2; x++) {
       const cell = cells[clamp(y - 1, height)][clamp(x - 1, width)];
-      const strength = Math.max(0, cell / most) ** 0.75;
-      data.data.set([8, 9, 14, Math.round(225 * (1 - strength))], 4 * (y * (width + 2) + x));
+      const strength = Math.max(0, cell / most) ** 0.65;
+      data.data.set([8, 9, 14, Math.round(205 * (1 - strength))], 4 * (y * (width + 2) + x));
     }
   }
   canvas.getContext("2d").putImageData(data, 0, 0);

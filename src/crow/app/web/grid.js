@@ -34,6 +34,7 @@ export class Grid {
     this.height = 0;
     this.width = 0;
     this.current = 0;
+    this.before = scrollY;
     this.more = null;
     this.total = 0;
     this.root.replaceChildren();
@@ -117,10 +118,23 @@ export class Grid {
       const after = [...this.shown].filter(([r]) => r.top > row.top).sort((a, b) => a[0].top - b[0].top)[0];
       this.root.insertBefore(element, after ? after[1] : null);
     }
+    this.load();
     if (this.more && this.height - (scrollY - this.root.offsetTop) < innerHeight * 4) {
       const more = this.more;
       this.more = null;
       more();
+    }
+  }
+
+  // Photographs are asked for at once, but not those that only fly past.
+  load() {
+    const fast = Math.abs(scrollY - this.before) > 2 * innerHeight;
+    this.before = scrollY;
+    clearTimeout(this.calm);
+    if (fast) this.calm = setTimeout(() => this.load(), 100);
+    else for (const img of this.root.querySelectorAll("img[data-src]")) {
+      img.src = img.dataset.src;
+      delete img.dataset.src;
     }
   }
 
@@ -151,7 +165,7 @@ export class Grid {
     picture.decoding = "async";
     picture.style.height = `${high}px`;
     picture.onerror = () => cell.classList.add("gone");
-    picture.src = thumbnail(String(hit.id));
+    picture.dataset.src = thumbnail(String(hit.id));
     const caption = make("div", "caption");
     if (hit.score !== null) caption.append(make("span", "score", hit.score.toFixed(2)));
     caption.append(make("span", "name", hit.name));

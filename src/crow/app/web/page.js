@@ -30,7 +30,7 @@ const detail = new Detail({
 const follow = new Follow({
   changed: () => (scrollY < 200 && !place.view && !place.q.length ? load(true) : ($("fresh").hidden = false)),
   lost: (error) => notice(error.message),
-  back: () => { notice(""); if (!grid.hits.length) load(true); },
+  back: () => { notice(""); if (!asked) render(); },
 });
 
 function move(changes, replace = false) {
@@ -130,7 +130,8 @@ async function load(quiet = false) {
     view();
   } catch (error) {
     if (error.name === "AbortError") return;
-    asked = quiet ? asked : "";
+    if (!quiet) asked = "";
+    if (!error.status) follow.down = true; // it tells when the server is back
     $("end").textContent = "";
     if (error.status && !quiet) grid.clear();
     notice(error.message);
@@ -206,6 +207,7 @@ async function bring(files) {
     $("stage").classList.remove("waiting");
     $("query").hidden = !place.q.length;
     $("end").textContent = "";
+    if (!error.status) follow.down = true;
     notice(`${pictures.length > 1 ? "One of the pictures" : pictures[0].name || "The picture"} cannot be searched with. ${error.message}`);
   }
 }
