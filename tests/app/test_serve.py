@@ -325,7 +325,8 @@ def test_uploads_may_be_too_large_too_many_or_no_form(index: Index, folder: Path
     limits = Limits(upload_bytes=200_000, upload_pixels=1_000_000)
     with running(index, folder, limits=limits) as address, httpx.Client(base_url=address) as client:
         assert is_problem(send(client, b"x" * 300_000), 413)
-        chunks = (b"x" * 50_000 for _ in range(10))
+        head = b'--b\r\nContent-Disposition: form-data; name="picture"; filename="x"\r\n\r\n'
+        chunks = iter([head, *[b"x" * 50_000] * 10])
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
         with suppress(httpx.TransportError):  # refused while it was still sending
             assert is_problem(client.post("/api/v1/uploads", content=chunks, headers=kind), 413)
