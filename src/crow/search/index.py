@@ -30,6 +30,7 @@ from crow.search.policy import check_whitening, learned_from, whitening_policy
 from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
 from crow.search.store import Store, Vectors, store_at
 from crow.search.sync import Describes, Report, inside, sync
+from crow.search.telling import Telling
 
 LOOK, RESCAN = (
     1000,
@@ -157,12 +158,12 @@ class Index:
         progress: Callable[[Pace], None] | None = None,
     ) -> Report:
         """Follow the folders (none: the ones it followed before): adds, updates, moves, removes; says what it did."""
-        with self.store.writer():
+        with self.store.writer(), Telling(self.store.address) as telling:
             before = self.store.settings().get("folders", [])
             wanted = outermost([absolute(folder) for folder in folders]) or before
             if not wanted:
                 raise SearchError(f"{self.store.address}: no folder was ever given to this index; name one")
-            report = sync(self.store, wanted, self._claimed, keep_missing, prune, self._following(progress))
+            report = sync(self.store, wanted, self._claimed, keep_missing, prune, self._following(telling, progress))
             after = outermost([*before, *wanted])
             if after != before:
                 self.store.configure(folders=after)
@@ -199,8 +200,8 @@ class Index:
             except ValueError as error:
                 yield str(error)
 
-    def _following(self, progress: Callable[[Pace], None] | None) -> Callable[[Pace], None]:
-        """The caller's progress, with the matrix kept fresh on the way for those who search meanwhile."""
+    def _following(self, telling: Telling, progress: Callable[[Pace], None] | None) -> Callable[[Pace], None]:
+        """Telling, and the caller's progress, with the matrix kept fresh on the way for those who search meanwhile."""
         due = FRESH
 
         def follow(pace: Pace) -> None:
@@ -208,6 +209,7 @@ class Index:
             if pace.done >= due:
                 due = pace.done + FRESH
                 self.derived.save()
+            telling(pace)
             if progress:
                 progress(pace)
 

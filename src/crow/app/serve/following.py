@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from crow.search.store import Store
+from crow.search.telling import told
 
 QUIET = 10.0  # seconds without a commit after which nobody is taken to be writing; a sync commits every two
 
@@ -37,25 +35,7 @@ class Following:
         if self._last is None or generation != self._seen:
             self._changed = time.monotonic() if self._last is not None else self._changed
             self._seen, self.failed = generation, len(self.store.failures())
-        sync = progress(self.store)
+        sync = told(self.store.address)
         growing = sync is not None or time.monotonic() - self._changed < QUIET
         counts = {"pictures": len(self.store), "failed": self.failed, "generation": generation}
         return {**counts, "growing": growing, "sync": sync}
-
-
-def progress(store: Store) -> dict[str, Any] | None:
-    """What the process that syncs this index wrote about how far it is; None where none is at it."""
-    file = Path(store.address) / "sync.json"
-    try:
-        told = json.loads(file.read_bytes())
-        os.kill(int(told["process"]), 0)
-        return {
-            "doing": str(told["doing"]),
-            "done": int(told["done"]),
-            "total": int(told["total"]),
-            "left": told["left"],
-        }
-    except PermissionError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
