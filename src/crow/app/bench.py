@@ -33,6 +33,7 @@ SUBJECTS: dict[str, str] = {  # name -> room:function, which yields the measures
     "pipeline": "crow.app.bench_pipeline:pipeline",
     "decode": "crow.app.bench_pipeline:decode",
     "search": "crow.app.bench_search:search",
+    "matches": "crow.app.bench_matches:matches",
     "sync": "crow.app.bench_sync:sync",
 }
 

@@ -18,7 +18,7 @@ from crow.app import options
 from crow.app.bench import SUBJECTS, Measure, measures
 from crow.extract.cores import granted_cores
 
-PICTURES = ("network", "pipeline", "decode")  # subjects that look at photographs
+PICTURES = ("network", "pipeline", "decode", "matches")  # subjects that look at photographs
 LIBRARIES = ("torch", "openvino", "numpy", "Pillow", "faiss-cpu")
 
 
@@ -32,15 +32,19 @@ def bench(
     pictures: Annotated[
         Path | None, typer.Option("--pictures", metavar="FOLDER", help="Photographs to measure with.")
     ] = None,
+    others: Annotated[
+        Path | None, typer.Option("--others", metavar="FOLDER", help="Photographs of other things (matches).")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", metavar="N", help="How many of them.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure this machine: ours and the usual way in one run, medians and spread."""
     if subject not in SUBJECTS:
         raise typer.BadParameter(f"nothing to measure is named {subject!r}; there are: {', '.join(SUBJECTS)}")
-    if subject in ("pipeline", "decode") and pictures is None:
+    if subject in ("pipeline", "decode", "matches") and pictures is None:
         raise typer.BadParameter(f"crow bench {subject} needs photographs: give --pictures FOLDER")
     given: dict[str, Any] = {"pictures": pictures, "count": count} if subject in PICTURES else {}
+    given |= {"others": others} if subject == "matches" else {}
     here = machine()
     if not as_json:
         typer.echo(f"{here['processor']}, {here['cores']} cores; {here['date']}; load {here['load']}")
