@@ -1,4 +1,4 @@
-"""kill -9 in the middle of writes: nothing acknowledged is lost, nothing is half there. CROW_LONG=1 makes it 200 kills."""
+"""kill -9 in the middle of writes: nothing acknowledged is lost, nothing is half there. CROW_LONG=1 makes it 200 kills, CROW_KILLS=N any number."""
 
 from __future__ import annotations
 
@@ -24,32 +24,43 @@ from crow.search.care import verify
 from crow.search.index import Index
 from crow.search.store import StoreBusy
 
-KILLS = 200 if os.environ.get("CROW_LONG") else 6
+KILLS = int(os.environ.get("CROW_KILLS", 200 if os.environ.get("CROW_LONG") else 6))
+SEED = int(os.environ.get("CROW_SEED", 5))
 WORKER = [sys.executable, str(Path(__file__).with_name("crash_worker.py"))]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(crow.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     """A worker that has opened its index."""
-    process = subprocess.Popen([*WORKER, *arguments], stdin=-1, stdout=-1, stderr=-1, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen([*WORKER, *arguments], stdin=-1, stdout=-1, stderr=-2, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     first = process.stdout.readline()
-    assert first.startswith("ready"), (first, process.stderr and process.stderr.read())
+    assert first.startswith("ready"), first + process.stdout.read()
     return process
+
+
+def rest(process: subprocess.Popen[str]) -> str:
+    """All that it says until it ends, errors as well (`communicate` would lose what is buffered)."""
+    assert process.stdin and process.stdout
+    process.stdin.close()
+    with process.stdout:
+        said = process.stdout.read()
+    process.wait()
+    return said
 
 
 def kill_soon(process: subprocess.Popen[str], delay: float) -> list[str]:
     """Kill -9 after so many seconds; everything it had said by then."""
     timer = threading.Timer(delay, process.send_signal, [signal.SIGKILL])
     timer.start()
-    said, errors = process.communicate()
+    said = rest(process)
     timer.join()
-    assert process.returncode in (-signal.SIGKILL, 0), errors
+    assert process.returncode in (-signal.SIGKILL, 0), said
     return said.splitlines()
 
 
 def test_killed_while_it_writes(tmp_path: Path) -> None:
-    random, inside, rows, step = Random(5), Counter[str](), Rows(), 0
+    random, inside, rows, step = Random(SEED), Counter[str](), Rows(), 0
     address = str(tmp_path / "a.crow")
     Index.create(address, "crow").close()
     kills = lost = 0
@@ -91,7 +102,7 @@ def check_whitening(index: Index, rows: Rows) -> None:
 
 
 def test_killed_while_it_syncs(tmp_path: Path) -> None:
-    random, folder, address = Random(7), tmp_path / "photos", str(tmp_path / "a.crow")
+    random, folder, address = Random(SEED), tmp_path / "photos", str(tmp_path / "a.crow")
     tiny, inside, kills = Tiny(), 0, 0
     Index.create(address, describer=tiny).close()
     for i in range(120):
@@ -135,15 +146,15 @@ def test_two_processes_sync_and_four_read(tmp_path: Path) -> None:
             (folder / f"{turn}-0.png").rename(folder / f"{turn}-moved.png")
             with index.store.writer():
                 other = start("follow", address, str(folder))
-                _, errors = other.communicate()
+                errors = rest(other)
                 told.append(f"process {os.getpid()} on" in errors and "is writing this index" in errors)
             index.sync()
             if turn % 3 == 1:
                 index.rewhiten(4 + turn % 8, to="self")
         said = []
         for reader in readers:
-            out, errors = reader.communicate("stop\n")
-            assert reader.returncode == 0, errors
+            out = rest(reader)  # its input closes, and it stops
+            assert reader.returncode == 0, out
             said.append(out.split())
         assert all(told) and all(int(words[3]) == len(index) for words in said)
         with pytest.raises(StoreBusy), index.store.writer(), Index.open(address) as second:

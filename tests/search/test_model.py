@@ -18,7 +18,7 @@ from crow.search.care import verify
 from crow.search.index import Index
 from crow.search.store import Failure, Row
 
-LONG = bool(os.environ.get("CROW_LONG"))
+EXAMPLES = int(os.environ.get("CROW_EXAMPLES", 400 if os.environ.get("CROW_LONG") else 8))
 DIM = 6
 NAMES = st.builds(lambda folder, name: f"/{folder}/{name}", st.sampled_from("ab"), st.integers(0, 30))
 SEEDS = st.integers(0, 60)
@@ -127,8 +127,8 @@ class Model(RuleBasedStateMachine):
 
 
 Model.TestCase.settings = settings(
-    max_examples=400 if LONG else 8,
-    stateful_step_count=60 if LONG else 25,
+    max_examples=EXAMPLES,
+    stateful_step_count=60 if EXAMPLES > 8 else 25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
