@@ -19,7 +19,7 @@ from crow.search import approximate, policy
 from crow.search.index import Index
 from crow.search.matrix import SearchError
 from crow.search.store import StoreError
-from crow.search.sync import Report
+from crow.search.work import Report
 
 Photos = Callable[..., Path]
 

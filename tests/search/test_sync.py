@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from tiny import Described, Tiny, paint
 
-from crow.search import sync
+from crow.search import intake
 from crow.search.care import verify
 from crow.search.index import Index
 from crow.search.pace import Pace, ticking
 from crow.search.store import StoreError
-from crow.search.sync import SyncStopped
+from crow.search.work import SyncStopped
 
 Photos = Callable[..., Path]
 
@@ -111,7 +111,7 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path: Path, photos: Photos, mo
     if os.name != "posix" or os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("a small disk can only be mounted by root, where mounting is allowed")
     try:
-        monkeypatch.setattr(sync, "BUFFER", 50)
+        monkeypatch.setattr(intake, "BUFFER", 50)
         folder = photos(1200)
         with Index.create(small / "a.crow", describer=Tiny()) as index:
             with pytest.raises(StoreError, match=r"a\.crow: the disk is full; what was committed before is kept"):

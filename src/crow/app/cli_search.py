@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crow.framework.reduce import Whitening
     from crow.search.index import Index
     from crow.search.query import Results
-    from crow.search.sync import Report
+    from crow.search.work import Report
 
 INDEX = typer.Argument(metavar="INDEX", help="A folder NAME.crow.", show_default=False)
 IndexPath = Annotated[str, INDEX]
@@ -66,7 +66,7 @@ def index(
     as_json: options.Json = False,
 ) -> None:
     """Make an index of folders, or bring it up to date: adds, updates, moves and removes."""
-    from crow.search.sync import SyncStopped
+    from crow.search.work import SyncStopped
 
     *folders, path = places
     making = {"engine": engine, "device": device, "weights": weights, "regional": _regional(regional)}

@@ -29,8 +29,9 @@ from crow.search.pace import Pace
 from crow.search.policy import check_whitening, learned_from, whitening_policy
 from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
 from crow.search.store import Store, Vectors, store_at
-from crow.search.sync import Describes, Report, inside, sync
+from crow.search.sync import sync
 from crow.search.telling import Telling
+from crow.search.work import Describes, Report, inside
 
 LOOK, RESCAN = (
     1000,
@@ -236,7 +237,9 @@ class Index:
                 how, learned = "self", learned_from(self.store, self.recipe, dim)
             learned = learned.to_dim(dim) if learned and dim else learned
             check_whitening(learned, self.recipe)
-            self.store.configure(policy=how, whitening=learned.to_bytes() if learned else None)
+            data, settings = learned.to_bytes() if learned else None, self.store.settings()
+            if (settings.get("policy"), settings.get("whitening")) != (how, data):
+                self.store.configure(policy=how, whitening=data)
             self.derived.save()
         return learned
 
@@ -344,4 +347,5 @@ def absolute(path: str | Path) -> str:
 
 def outermost(folders: Sequence[str]) -> list[str]:
     """The folders without those that lie in another of them, sorted."""
-    return sorted({f for f in folders if not any(inside(f, [g]) for g in folders if g != f)})
+    wanted = set(folders)
+    return sorted(f for f in wanted if f == "/" or not inside(os.path.dirname(f), wanted))  # noqa: PTH120

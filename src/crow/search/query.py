@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from crow.search.matrix import SearchError
 from crow.search.store import Row, Vectors
-from crow.search.sync import Describes
+from crow.search.work import Describes
 
 Box = Sequence[float]
 Floats = NDArray[np.float64]
