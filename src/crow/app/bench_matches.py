@@ -11,7 +11,7 @@ import numpy as np
 from crow.app.bench import Measure
 from crow.extract.walk import walk
 from crow.search.index import Index
-from crow.search.sync import Describes
+from crow.search.work import Describes
 
 DISTRACTORS = "_distractors"
 
