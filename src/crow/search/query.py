@@ -33,6 +33,11 @@ class Hit:
     height: int = 0
     taken: str | None = None
 
+    def _repr_html_(self) -> str:
+        from crow.search.notebook import hit_html
+
+        return hit_html(self)
+
 
 def hits_of(rows: Sequence[Row | None], scores: Floats, chances: Floats, matches: NDArray[np.bool_]) -> list[Hit]:
     """What was found, without rows that are gone."""
@@ -46,6 +51,11 @@ class Results(list[Hit]):
     def __init__(self, hits: Sequence[Hit] = (), vector: Vectors | None = None, line: float = math.nan) -> None:
         super().__init__(hits)
         self.vector, self.line = vector, line
+
+    def _repr_html_(self) -> str:
+        from crow.search.notebook import results_html
+
+        return results_html(self)
 
 
 @dataclass(frozen=True)
