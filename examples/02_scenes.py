@@ -3,23 +3,23 @@
     python examples/02_scenes.py PHOTOS [OTHERS]
 
 PHOTOS holds one sub-folder per scene and `_distractors`; every photograph of a scene is a query, itself left out; no
-whitening. OTHERS are photographs of other things, from which rmac-regional learns the whitening of its regions.
-The controls know nothing of networks: a colour histogram, and the ratio of width to height alone.
+whitening, pictures at their own size. OTHERS are photographs of other things: rmac-regional, and it alone, whitens its
+regions with what they teach. The controls know nothing of networks: a colour histogram, and width / height alone.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import crow
+from crow.evaluate.datasets import load as load_dataset
 from crow.evaluate.protocols import average_precision, full_sort, ranks_of
+from crow.evaluate.run import Settings, evaluate
+from crow.evaluate.teach import teacher_for
 from crow.extract.images import load, walk
-from crow.framework.describe import pooled, region_vectors
 
 
 def mean_average_precision(scores: np.ndarray, scenes: list[str]) -> float:
@@ -38,34 +38,32 @@ def histogram(pixels: np.ndarray) -> np.ndarray:
     return np.sqrt(np.bincount(bins, minlength=512) / len(bins))
 
 
-def main(photos: Path, others: Path | None) -> None:
+def controls(photos: Path) -> dict[str, float]:
+    """What no network is needed for."""
     files = list(walk([photos]))
     scenes = [file.parent.name for file in files]
     pixels = [load(file).pixels for file in files]
-    describer = crow.Describer(crow.RECIPES["crow"].sized("original"))
-    maps = list(describer.engine.maps(pixels))
-    print(f"{len(files)} photographs, {sum(s != '_distractors' for s in scenes)} queries, {describer!r}")
-
-    histograms = np.stack([histogram(p) for p in pixels])
+    colours = np.stack([histogram(p) for p in pixels])
     ratios = np.array([p.shape[1] / p.shape[0] for p in pixels])
-    table = {
-        "control: colour histogram": mean_average_precision(histograms @ histograms.T, scenes),
+    return {
+        "control: colour histogram": mean_average_precision(colours @ colours.T, scenes),
         "control: width / height": mean_average_precision(-np.abs(ratios[:, None] - ratios), scenes),
     }
-    for name, recipe in crow.RECIPES.items():
-        regional = None
-        if recipe.regional:
-            if others is None:
-                continue
-            learned = describer.engine.maps([load(file).pixels for file in list(walk([others]))[:100]])
-            regions = torch.cat([region_vectors(pooled(x, crow.RECIPES["rmac"])) for x in learned])
-            regional = crow.Whitening.fit(regions.numpy(), 512 - 64)
-            recipe = replace(recipe, regional=regional.fingerprint)
-        vectors = torch.cat([crow.describe(x, recipe, regional) for x in maps]).numpy()
-        table[name] = mean_average_precision(vectors @ vectors.T, scenes)
-    for name, value in table.items():
+
+
+def main(photos: Path, others: str | None) -> None:
+    dataset = load_dataset("groups", photos)
+    recipes = {name: recipe.sized("original") for name, recipe in crow.RECIPES.items()}
+    regional = recipes.pop("rmac-regional")
+    results = list(evaluate(dataset, Settings(tuple(recipes.values()))).results)
+    if others:
+        results += evaluate(dataset, Settings((regional,)), teacher_for(others, dataset, photos)).results
+    print(f"{len(dataset.images)} photographs, {len(dataset.queries)} of them queries")
+    for name, value in controls(photos).items():
         print(f"{name:26} {100 * value:5.1f}")
+    for result in results:
+        print(f"{result.record['recipe']:26} {100 * result.record['map']:5.1f}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
