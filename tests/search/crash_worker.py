@@ -25,7 +25,7 @@ approximate.LEAST = 64
 
 def kind_of(step: int) -> str:
     """Which kind of write the i-th is."""
-    return KINDS[int(np.random.default_rng(step).choice(len(KINDS), p=[0.22, 0.2, 0.16, 0.1, 0.08, 0.14, 0.1]))]
+    return KINDS[int(np.random.default_rng(step).choice(len(KINDS), p=[0.24, 0.22, 0.16, 0.12, 0.08, 0.15, 0.03]))]
 
 
 def change(step: int, rows: Rows) -> tuple[Rows, list[str], list[tuple[str, str]]]:

@@ -57,6 +57,16 @@ def test_a_damaged_row_is_named_and_described_again(index: Index, tiny: Tiny, sq
     np.testing.assert_allclose(index.vectors([row.path])[0], tiny(row.path)[0], atol=1e-6)
 
 
+def test_a_damaged_whitening_is_found(index: Index) -> None:
+    index.rewhiten(5)
+    with sqlite3.connect(Path(index.store.address) / "index.sqlite") as db:
+        (data,) = db.execute("SELECT value FROM settings WHERE name = 'whitening'").fetchone()
+        spoilt = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+        db.execute("UPDATE settings SET value = ? WHERE name = 'whitening'", (spoilt,))
+    db.close()
+    assert any("settings" in p.what and "checksum" in p.what for p in care.verify(index))
+
+
 def test_a_vector_that_no_recipe_makes_is_found(index: Index) -> None:
     (row,) = index.store.rows([7], vectors=True)
     assert row is not None and row.vector is not None

@@ -24,7 +24,7 @@ from crow.search.care import verify
 from crow.search.index import Index
 from crow.search.store import StoreBusy
 
-KILLS = int(os.environ.get("CROW_KILLS", 200 if os.environ.get("CROW_LONG") else 6))
+KILLS = int(os.environ.get("CROW_KILLS", 200 if os.environ.get("CROW_LONG") else 4))
 SEED = int(os.environ.get("CROW_SEED", 5))
 WORKER = [sys.executable, str(Path(__file__).with_name("crash_worker.py"))]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(crow.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -107,7 +107,7 @@ def test_killed_while_it_syncs(tmp_path: Path) -> None:
     Index.create(address, describer=tiny).close()
     for i in range(120):
         paint(folder / f"{i}.png", i)
-    while inside < max(3, KILLS // 4):
+    while inside < max(2, KILLS // 4):
         said = kill_soon(start("follow", address, str(folder)), random.uniform(0, 0.5))
         kills += 1
         inside += not any(line.startswith("report") for line in said)
@@ -139,7 +139,7 @@ def test_two_processes_sync_and_four_read(tmp_path: Path) -> None:
         index.sync(folder)
         readers = [start("read", address) for _ in range(4)]
         told = []
-        for turn in range(8 if KILLS < 100 else 60):
+        for turn in range(4 if KILLS < 100 else 60):
             for i in range(5):
                 paint(folder / f"{turn}-{i}.png", 1000 * turn + i)
                 paint(folder / f"{(turn * 7 + i) % 60}.png", 5000 * turn + i)

@@ -21,6 +21,7 @@ from crow.search.record import (
     FIELDS,
     batches,
     bytes_of,
+    checksum_of,
     ids_of,
     matrix_of,
     printable,
@@ -77,8 +78,11 @@ class SqliteStore(Database):
 
     def settings(self) -> dict[str, Any]:
         """All settings; bytes stay bytes, everything else is JSON."""
-        rows = self._run("SELECT name, value FROM settings")
-        return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
+        rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum'")
+        try:
+            return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
+        except ValueError as error:
+            raise StoreError(f"{self.folder}: its settings are damaged ({error})") from None
 
     def configure(self, **settings: Any) -> None:
         """Write settings; setting `whitening` also sets `whitening_generation` to this commit's generation."""
@@ -86,9 +90,14 @@ class SqliteStore(Database):
             if "whitening" in settings:
                 settings = settings | {"whitening_generation": self.generation + 1}
             plain = [(n, v if isinstance(v, bytes) else json.dumps(v)) for n, v in settings.items()]
-            self._many(
-                "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", plain
-            )
+            sql = "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+            self._many(sql, plain)
+            self._many(sql, [("checksum", self._settings_checksum())])
+
+    def _settings_checksum(self) -> bytes:
+        """Eight bytes over all settings."""
+        rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
+        return checksum_of(tuple(rows), b"")
 
     # writing
 
@@ -243,6 +252,9 @@ class SqliteStore(Database):
             (orphans,) = self._run("SELECT count(*) FROM vectors WHERE id NOT IN (SELECT id FROM images)")[0]
             if orphans:
                 yield "", f"{orphans} vectors belong to no picture"
+            written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
+            if written and written[0][0] != self._settings_checksum():
+                yield "", "the settings (recipe, whitening, ...) are not what was written (checksum)"
             dim, last = self.settings().get("dim"), 0
             sql = f"SELECT {FIELDS}, vector, checksum FROM images LEFT JOIN vectors USING (id) WHERE id > ? ORDER BY id LIMIT 4096"
             while found := self._run(sql, (last,)):
