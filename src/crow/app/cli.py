@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import crow
-from crow.app import cli_bench, cli_evaluate, cli_extract, cli_search, cli_serve
+from crow.app import cli_bench, cli_evaluate, cli_extract, cli_paper, cli_search, cli_serve
 
 app = typer.Typer(
     name="crow",
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for floor in (cli_extract, cli_search, cli_evaluate, cli_serve, cli_bench):
+for floor in (cli_extract, cli_search, cli_evaluate, cli_paper, cli_serve, cli_bench):
     floor.add(app)
 
 

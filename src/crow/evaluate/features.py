@@ -1,4 +1,4 @@
-"""Raw vectors of many pictures under many recipes: one pass of the network per view, and none for bytes already seen.
+"""Raw vectors of many pictures under many recipes: one pass of the network per size, and none for bytes already seen.
 
 They are kept in stores of the same kind as an index, one for each recipe on each network, in the user's cache folder.
 A row's key is the sha256 of the file's bytes, with the box and the turn where there are any.
@@ -6,8 +6,7 @@ A row's key is the sha256 of the file's bytes, with the box and the turn where t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,20 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from crow.evaluate.tally import Tally
 from crow.extract.download import sha256
-from crow.extract.images import Box, PictureError, Source, crop, load
+from crow.extract.images import Box
 from crow.extract.pretrained import cache_folder
 from crow.framework.reduce import Whitening
 from crow.recipe import Recipe, View
-from crow.search.store import Failure, Row, Store, StoreError, store_at
+from crow.search.store import Store, StoreError, store_at
 
 if TYPE_CHECKING:
-    from crow.evaluate.maps import SideBySide
-    from crow.extract.describer import Described, Describer
+    from crow.extract.describer import Describer
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # the items as they are, their number, what goes on
 Vector = NDArray[np.float32]
-COMMIT_SECONDS = 5.0  # of work that an interruption may cost
+Wanted = Recipe | Tally
+TAPPED = ("torch", "openvino")  # engines that run a VGG with several outputs as readily as one
 
 
 @dataclass(frozen=True)
@@ -84,22 +84,28 @@ def every(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
 
 def tables(
     items: Iterable[Item],
-    recipes: Sequence[Recipe],
+    recipes: Sequence[Wanted],
     machine: Machine = HERE,
     regional: Mapping[str, Whitening] | None = None,
     progress: Progress = every,
 ) -> list[Table]:
     """One Table per recipe; `regional` holds, by fingerprint, the whitenings that recipes name."""
     keys, unread = _keys(items)
-    by_view: dict[View, list[Recipe]] = {}
+    by_view: dict[View, list[Wanted]] = {}
     for recipe in {recipe.key(): recipe for recipe in recipes}.values():
-        by_view.setdefault(recipe.view, []).append(recipe)
+        vgg = recipe.view.network.startswith("vgg") and not machine.keep_maps  # its layers share a pass
+        by_view.setdefault(replace(recipe.view, layer="") if vgg else recipe.view, []).append(recipe)
     found: dict[str, Table] = {}
     for group in by_view.values():
         with ExitStack() as stack:
             stores = _stores(group, keys, machine, regional or {}, progress, stack)
             found |= {r.key(): _read(r, store, keys, unread) for r, store in zip(group, stores, strict=True)}
-    return [replace(found[recipe.key()], recipe=recipe) for recipe in recipes]
+    return [replace(found[recipe.key()], recipe=counted(recipe)) for recipe in recipes]
+
+
+def counted(recipe: Wanted) -> Recipe:
+    """The recipe itself, or that of the map which is counted in."""
+    return recipe.recipe if isinstance(recipe, Tally) else recipe
 
 
 def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:
@@ -128,36 +134,40 @@ def _digest(path: Path, size: int, mtime: int) -> str:
 
 
 def _stores(
-    recipes: list[Recipe],
+    recipes: list[Wanted],
     keys: Mapping[Item, str],
     machine: Machine,
     regional: Mapping[str, Whitening],
     progress: Progress,
     stack: ExitStack,
 ) -> list[Store]:
-    """A store per recipe (all of one view) that holds every item: a row, or the reason why there is none."""
+    """A store per recipe (all of one view, or of one but for the layer) that holds every item: a row, or why none."""
     known = [_known(recipe, machine, stack) for recipe in recipes]
     if all(store is not None and not _lacking(store, keys) for store in known):
         return [store for store in known if store is not None]
-    from crow.extract.describer import Describer
+    from crow.evaluate.once import describe_once, describer_for
+    from crow.extract import engines
 
-    first = recipes[0]
-    describer = Describer(first, machine.engine, machine.device, machine.weights, regional.get(first.regional))
+    layers = sorted({recipe.view.layer for recipe in recipes})
+    if len(layers) > 1 and (machine.engine or engines.choose(machine.device)) not in TAPPED:
+        by_layer = {layer: [r for r in recipes if r.view.layer == layer] for layer in layers}
+        lists = {n: iter(_stores(r, keys, machine, regional, progress, stack)) for n, r in by_layer.items()}
+        return [next(lists[recipe.view.layer]) for recipe in recipes]
+    describer = describer_for(recipes, machine, regional)
     stores = [_store(recipe, describer, machine, stack) for recipe in recipes]
     lacking = [_lacking(store, keys) for store in stores]
-    wanted = [i for i, items in enumerate(lacking) if items]
+    wanted = {recipes[i]: stores[i] for i, items in enumerate(lacking) if items}
     if wanted:
         todo = {item: keys[item] for items in lacking for item in items}
-        engine = _widened(describer, [recipes[i] for i in wanted], machine, regional)
-        _extract(describer, engine, [stores[i] for i in wanted], todo, progress)
+        describe_once(describer, wanted, todo, machine, regional, progress)
     return stores
 
 
-def _folder(recipe: Recipe) -> Path:
+def _folder(recipe: Wanted) -> Path:
     return cache_folder() / "vectors" / recipe.key()
 
 
-def _known(recipe: Recipe, machine: Machine, stack: ExitStack) -> Store | None:
+def _known(recipe: Wanted, machine: Machine, stack: ExitStack) -> Store | None:
     """The store of this recipe that was made by what the machine asks for, found without loading a network."""
     for place in sorted(_folder(recipe).glob("*.crow")):
         store = _open(place, stack)
@@ -166,7 +176,7 @@ def _known(recipe: Recipe, machine: Machine, stack: ExitStack) -> Store | None:
     return None
 
 
-def _store(recipe: Recipe, describer: Describer, machine: Machine, stack: ExitStack) -> Store:
+def _store(recipe: Wanted, describer: Describer, machine: Machine, stack: ExitStack) -> Store:
     """The store of this recipe on this network, made if need be."""
     engine = describer.engine.name
     place = _folder(recipe) / f"{describer.weights[:16]}-{engine}-{describer.precision}.crow"
@@ -192,76 +202,7 @@ def _lacking(store: Store, keys: Mapping[Item, str]) -> list[Item]:
     return [item for item, key in keys.items() if key not in have]
 
 
-def _widened(
-    describer: Describer, recipes: list[Recipe], machine: Machine, regional: Mapping[str, Whitening]
-) -> SideBySide:
-    """Make a describer of our own give the vectors of several recipes side by side, by the engine that is returned."""
-    from crow.evaluate.maps import KeptMaps, SideBySide
-
-    if machine.keep_maps:
-        view = describer.recipe.view
-        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{describer.engine.name}"
-        describer.engine = KeptMaps(describer.engine, cache_folder() / "maps" / name)
-    describer.engine = engine = SideBySide(describer.engine, recipes, regional)
-    return engine
-
-
-def _extract(
-    describer: Describer, engine: SideBySide, stores: list[Store], keys: Mapping[Item, str], progress: Progress
-) -> None:
-    """Describe every item and keep what came of it, at the latest every few seconds."""
-    failures: list[tuple[Item, str]] = []
-    sources = _sources(keys, describer.recipe.view, failures)
-    what = f"{', '.join(recipe.name for recipe in engine.recipes)} on {engine.name}"
-    with ExitStack() as stack:
-        for store in stores:
-            stack.enter_context(store.writer())
-        done: list[Described] = []
-        last = time.monotonic()
-        for described in progress(describer.stream(sources), len(keys), what):
-            done.append(described)
-            if time.monotonic() - last > COMMIT_SECONDS:
-                _keep(engine.parts, stores, keys, done, failures)
-                done, last = [], time.monotonic()
-        _keep(engine.parts, stores, keys, done, failures)
-
-
-def _sources(items: Iterable[Item], view: View, failures: list[tuple[Item, str]]) -> Iterator[tuple[Item, Source]]:
-    """What the describer is to read: the file itself where that will do, else the turned and cropped pixels."""
-    for item in items:
-        if item.box is None and not item.turn:
-            yield item, item.path
-            continue
-        try:
-            pixels = np.rot90(load(item.path, view.upright).pixels, -(item.turn // 90))
-            yield item, pixels if item.box is None else crop(pixels, item.box, item.outside, item.path)
-        except PictureError as error:
-            failures.append((item, error.reason))
-
-
-def _keep(
-    parts: list[slice],
-    stores: list[Store],
-    keys: Mapping[Item, str],
-    done: list[Described],
-    failures: list[tuple[Item, str]],
-) -> None:
-    """One commit per store: the vectors, cut into those of each recipe, and the failures."""
-    failed = [(d.key, (d.reason or "").removeprefix(f"{d.key.path}: ")) for d in done if d.vector is None] + failures
-    failures.clear()
-    good = [d for d in done if d.vector is not None]
-    for store, part in zip(stores, parts, strict=True):
-        rows = [
-            Row(keys[d.key], d.vector[part], sha256=bytes.fromhex(keys[d.key][:64]), width=d.width, height=d.height)
-            for d in good
-            if d.vector is not None
-        ]
-        with store.transaction():
-            store.upsert(rows)
-            store.fail(Failure(keys[item], reason) for item, reason in failed)
-
-
-def _read(recipe: Recipe, store: Store, keys: Mapping[Item, str], unread: Mapping[Item, str]) -> Table:
+def _read(recipe: Wanted, store: Store, keys: Mapping[Item, str], unread: Mapping[Item, str]) -> Table:
     """What the store holds of these items."""
     rows, reasons, settings = store.get(keys.values(), vectors=True), store.failures(), store.settings()
     vectors = {item: rows[key].vector for item, key in keys.items() if key in rows}
@@ -269,4 +210,6 @@ def _read(recipe: Recipe, store: Store, keys: Mapping[Item, str], unread: Mappin
     good = {item: vector for item, vector in vectors.items() if vector is not None}
     if len(good) + len(failures) != len(keys):
         raise StoreError(f"{_folder(recipe)}: pictures are missing from it; is another evaluation at work on it?")
-    return Table(recipe, good, failures | dict(unread), *(settings[k] for k in ("weights", "engine", "precision")))
+    return Table(
+        counted(recipe), good, failures | dict(unread), *(settings[k] for k in ("weights", "engine", "precision"))
+    )

@@ -1,4 +1,4 @@
-"""Engines around an engine: the vectors of several recipes from one feature map, and feature maps kept on disk."""
+"""Engines around an engine: many vectors from one pass of the network, and feature maps kept on disk."""
 
 from __future__ import annotations
 
@@ -10,18 +10,66 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from crow.evaluate.tally import Tally, tally
 from crow.extract.engines import Engine, Pictures
+from crow.extract.networks import Preprocessed
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
 from crow.recipe import Recipe
 
 
-class SideBySide:
-    """An engine whose vectors are those of several recipes of one view, one after the other; `parts` says where."""
+class Tapped(nn.Module):
+    """A VGG whose one output holds the maps of several of its layers, flat, one after the other."""
 
-    def __init__(self, engine: Engine, recipes: Sequence[Recipe], regional: Mapping[str, Whitening]) -> None:
-        self.engine, self.recipes, self.regional = engine, recipes, regional
+    def __init__(self, network: Preprocessed, layers: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.layers = network, tuple(layers)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """(B, 3, h, w) -> (B, sum of all K H W, 1, 1)."""
+        x = (pictures.to(self.network.mean.dtype) - self.network.mean) / self.network.std
+        maps = []
+        for name, step in self.network.body.named_children():
+            x = step(x)
+            if self._taps(name):
+                maps.append(x.flatten(1))
+        return torch.cat(maps, 1)[:, :, None, None]
+
+    def apart(self, flat: torch.Tensor, height: int, width: int) -> dict[str, torch.Tensor]:
+        """(1, sum of all K H W, 1, 1) of a picture of this size -> the (1, K, H, W) of each layer."""
+        maps, start, channels = {}, 0, 3
+        for name, step in self.network.body.named_children():
+            if isinstance(step, nn.Conv2d):
+                channels = step.out_channels
+            elif isinstance(step, nn.MaxPool2d):
+                height, width = ((n + 1) // 2 if step.ceil_mode else n // 2 for n in (height, width))
+            if self._taps(name):
+                end = start + channels * height * width
+                maps[name.replace("relu", "conv")] = flat[:, start:end].reshape(1, channels, height, width)
+                start = end
+        assert start == flat.shape[1], "the map has another size than the network's layers make of this picture"
+        return maps
+
+    def _taps(self, name: str) -> bool:
+        return name.startswith("relu") and name.replace("relu", "conv") in self.layers
+
+
+class SideBySide:
+    """An engine whose vectors are those of several recipes, one after the other; `parts` says where.
+
+    The recipes share their view, or all of it but the layer: then the engine is to run a network tapped at all of them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        recipes: Sequence[Recipe | Tally],
+        regional: Mapping[str, Whitening],
+        tapped: Tapped | None = None,
+    ) -> None:
+        self.engine, self.recipes, self.regional, self.tapped = engine, recipes, regional, tapped
         self.name, self.precision, self.device, self.window = (
             engine.name,
             engine.precision,
@@ -36,19 +84,26 @@ class SideBySide:
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """n pictures -> (n, sum of all K), in order; one recipe alone takes the engine's own way."""
-        if len(self.recipes) == 1:
-            only = self.recipes[0]
+        only = self.recipes[0]
+        if len(self.recipes) == 1 and isinstance(only, Recipe):
             blocks = [self.engine.vectors(pictures, only, self.regional.get(only.regional))]
         else:
-            rows = [self._all(x) for x in self.engine.maps(pictures)]
+            maps = zip(self.engine.maps(pictures), pictures, strict=True)
+            rows = [self._all(x, *picture.shape[:2]) for x, picture in maps]
             blocks = [np.concatenate(block) for block in zip(*rows, strict=True)]
         ends = np.cumsum([0, *(block.shape[1] for block in blocks)])
         self.parts = [slice(int(a), int(b)) for a, b in pairwise(ends)]
         return np.concatenate(blocks, axis=1)
 
-    def _all(self, x: torch.Tensor) -> list[NDArray[np.float32]]:
-        """(1, K, H, W) -> the (1, K) of each recipe."""
-        return [describe(x, recipe, self.regional.get(recipe.regional)).cpu().numpy() for recipe in self.recipes]
+    def _all(self, x: torch.Tensor, height: int, width: int) -> list[NDArray[np.float32]]:
+        """What the network made of a picture -> the (1, K) of each recipe."""
+        by_layer = self.tapped.apart(x, height, width) if self.tapped else {}
+        return [self._one(by_layer.get(recipe.view.layer, x), recipe) for recipe in self.recipes]
+
+    def _one(self, x: torch.Tensor, recipe: Recipe | Tally) -> NDArray[np.float32]:
+        if isinstance(recipe, Tally):
+            return tally(x, recipe.recipe)
+        return describe(x, recipe, self.regional.get(recipe.regional)).cpu().numpy()
 
 
 class KeptMaps:

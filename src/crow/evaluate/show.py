@@ -28,7 +28,7 @@ def show_picture(describer: Describer, source: Source) -> Image.Image:
     weights = explain.spatial_map(x, describer.recipe)
     channels, places = explain.rarest_active(x, describer.recipe)
     size, stride = _field(describer)
-    fields = [_window(pixels, i, j, size, stride) for i, j in _ranked(weights)]
+    fields = [window(pixels, i, j, size, stride) for i, j in ranked(weights)]
     rare = [pixels[top:bottom, left:right] for left, top, right, bottom in _windows(pixels, places, size, stride)]
     count = min(7, len(fields))
     rows = [
@@ -92,13 +92,13 @@ def _field(describer: Describer) -> tuple[int, int]:
     return receptive_field(describer.recipe)
 
 
-def _ranked(weights: NDArray[Any]) -> list[tuple[int, int]]:
+def ranked(weights: NDArray[Any]) -> list[tuple[int, int]]:
     """Places of (h, w) by falling weight, ties by position."""
     order = np.argsort(-weights.ravel(), kind="stable")
     return [divmod(int(i), weights.shape[1]) for i in order]
 
 
-def _window(pixels: Pixels, i: int, j: int, size: int, stride: int) -> Pixels:
+def window(pixels: Pixels, i: int, j: int, size: int, stride: int) -> Pixels:
     """The pixels that the cell in row i, column j looks at, cut to the picture."""
     y, x = (i + 0.5) * stride, (j + 0.5) * stride
     top, left = max(0, round(y - size / 2)), max(0, round(x - size / 2))
