@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "search"))
 from tiny import Tiny, paint
 
 from crow.app.cli import app
+from crow.recipe import EVERYDAY
 from crow.search.index import Index
 
 
@@ -60,7 +61,7 @@ def test_exit_codes(crow, tmp_path: Path) -> None:
     assert "no index is there" in crow("search", "b.crow", "photos/3.png", code=1)
     assert "no such folder" in crow("index", "nowhere", "a.crow", code=1)
     assert "spatial.kind: response / uniform" in crow("index", "photos", "a.crow", "--recipe", "ucrow", code=1)
-    assert "view.size.pixels: 640 / 320" in crow("index", "photos", "a.crow", "--size", "320", code=1)
+    assert f"view.size.pixels: {EVERYDAY.pixels} / 320" in crow("index", "photos", "a.crow", "--size", "320", code=1)
     crow("index", "photos", "a.crow", "--recipe", "crow")
     (tmp_path / "only").mkdir()
     (tmp_path / "only/broken.png").write_bytes(b"no picture")

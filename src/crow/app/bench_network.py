@@ -27,6 +27,7 @@ COSINE = {"exact": 0.9995, "fast": 0.995}
 BASELINE = "torch as it comes"  # float32, one picture at a time, torch's own memory order
 PRODUCT = 4096  # rows of the square matrices whose product is the machine's peak
 NEW_SIZES = 8
+SIZES = (384, 512, 640, 768, 1024)
 Picture = NDArray[np.uint8]
 
 
@@ -40,6 +41,8 @@ def network(
     picture = _fitted(sample[0] if sample else _noise())
     yield from _speed(recipe, engines, picture, rounds)
     for name, engine in engines.items():
+        if name != "torch":
+            yield from _sizes(name, engine, recipe)
         yield _new_size(name, engine, recipe)
         yield _crow_share(name, engine, recipe, picture, rounds)
         yield _memory(name)
@@ -124,6 +127,14 @@ def _new_size(name: str, engine: Engine, recipe: Recipe) -> Measure:
     return Measure(
         f"{name}: a new size over a seen one", value, "times", spread(ratios), wanted="at most 1.3", holds=value <= 1.3
     )
+
+
+def _sizes(name: str, engine: Engine, recipe: Recipe) -> Iterator[Measure]:
+    """Seconds for a photograph of 4 : 3 at each everyday size."""
+    for longest in SIZES:
+        picture = np.resize(_noise(), (longest * 3 // 4, longest, 3))
+        times = timed({name: _ways(engine, recipe)}, [picture] * 4)[name]
+        yield Measure(f"{name}: longest side {longest}", median(times) / 1000, "s", spread(times) / 1000)
 
 
 def _crow_share(name: str, engine: Engine, recipe: Recipe, picture: Picture, rounds: int) -> Measure:
