@@ -275,7 +275,7 @@ def test_a_click_shows_why_and_back_leads_back(page: Page, index: Index) -> None
     cells, constant = (float(part.split()[-1]) for part in told.split(","))
     score = float(page.text("#detail-why").split()[1].rstrip(","))
     assert abs(cells + constant - score) < 0.0021  # three digits are shown
-    assert page.tab.is_visible("#left canvas") and page.tab.is_visible("#right .region")
+    assert page.tab.is_visible("#left .veil canvas") and page.tab.is_visible("#right .region")
     page.shot("match")
     first = page.text("#detail-path")
     page.tab.keyboard.press("ArrowRight")

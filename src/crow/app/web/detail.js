@@ -91,13 +91,13 @@ export class Detail {
 
   paint() {
     for (const [name, side] of Object.entries(this.sides)) {
-      const [canvas, region] = [side.querySelector("canvas"), side.querySelector(".region")];
+      const [veil, region] = [side.querySelector(".veil"), side.querySelector(".region")];
       const panel = this.told?.[name];
       const cells = this.map === "weights" ? panel?.weights : panel?.cells;
-      canvas.hidden = !cells || this.map === "none";
+      veil.hidden = !cells || this.map === "none";
       region.hidden = !panel || this.map !== "match";
-      if (canvas.hidden) continue;
-      veil(canvas, cells, panel.extent, side.size);
+      if (veil.hidden) continue;
+      light(veil, cells, panel.extent, (name === "query" && this.query.box) || [0, 0, side.size.width, side.size.height], side.size);
       if (!region.hidden) lay(region, panel.region, side.size);
     }
     this.captions();
@@ -162,22 +162,24 @@ function picture(side, source, name, size) {
   const img = side.querySelector("img");
   img.src = source;
   img.alt = isUpload(source.split("/").at(-2)) ? "The picture that is searched for" : name;
-  side.querySelector("canvas").hidden = true;
+  side.querySelector(".veil").hidden = true;
   side.querySelector(".region").hidden = true;
 }
 
 function why(told, chance) {
-  const luck = chance === null || chance === undefined ? "" : ` An unrelated picture of this collection scores as high with chance ${percent(chance)}.`;
+  const luck = chance === null || chance === undefined ? "" : ` Chance of an unrelated picture to score as high: ${percent(chance)}.`;
   if (!told.linear) {
     return `Score ${told.score.toFixed(3)}. ${told.recipe} picks or mixes places, so its score is no sum over them; the map shows instead how alike each place, by itself, is to the other picture.${luck}`;
   }
-  return `Score ${told.score.toFixed(3)}, split exactly: on either side the cells and one constant (from the whitening's mean) add up to it.${luck}`;
+  return `Score ${told.score.toFixed(3)}, split exactly: on either side it is the sum over the cells and one constant (the whitening's mean).${luck}`;
 }
 
 const percent = (chance) => (chance < 1e-6 ? "below one in a million" : `${(100 * chance).toPrecision(2)} %`);
 
 // Dark where nothing is added, clear where most is: a canvas of one pixel per cell, smoothed by the browser.
-function veil(canvas, cells, extent, size) {
+// `part` of the picture was looked at; cells lie in `extent`, and their border is carried on to the edge of the part.
+function light(veil, cells, extent, part, size) {
+  const canvas = veil.querySelector("canvas");
   const [height, width] = [cells.length, cells[0].length];
   Object.assign(canvas, { width: width + 2, height: height + 2 }); // a border, so that smoothing ends at the edge
   const most = Math.max(1e-12, ...cells.flat());
@@ -191,7 +193,9 @@ function veil(canvas, cells, extent, size) {
   }
   canvas.getContext("2d").putImageData(data, 0, 0);
   const [across, down] = [(extent[2] - extent[0]) / width, (extent[3] - extent[1]) / height];
-  lay(canvas, [extent[0] - across, extent[1] - down, extent[2] + across, extent[3] + down], size);
+  lay(veil, part, size);
+  const within = [extent[0] - across, extent[1] - down, extent[2] + across, extent[3] + down];
+  lay(canvas, within.map((edge, i) => edge - part[i % 2]), { width: part[2] - part[0], height: part[3] - part[1] });
 }
 
 const clamp = (i, length) => Math.max(0, Math.min(length - 1, i));
