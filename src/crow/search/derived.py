@@ -15,6 +15,7 @@ from crow.framework.normalize import l2
 from crow.framework.reduce import Whitening
 from crow.search import approximate
 from crow.search.approximate import Approximate
+from crow.search.chance import Background
 from crow.search.matrix import Matrix
 from crow.search.nearest import Searcher
 from crow.search.store import Store, Vectors
@@ -42,6 +43,7 @@ class Derived:
         self.folder = None if "://" in store.address else Path(store.address) / "matrix"
         self._state: State | None = None
         self._proposals: Approximate | None = None
+        self._background: tuple[str, int, Background] | None = None
         self._one = threading.RLock()  # catches up at a time
 
     @contextmanager
@@ -101,7 +103,7 @@ class Derived:
 
     def forget(self) -> None:
         """Start the next search from what lies on disk."""
-        self._state = self._proposals = None
+        self._state = self._proposals = self._background = None
 
     def quick(self, state: State) -> Searcher | None:
         """A searcher that can be approximate over the same matrix; None where none was built."""
@@ -114,6 +116,14 @@ class Derived:
             if self._state is state:
                 self._state = replace(state, searcher=searcher)
             return searcher
+
+    def background(self, state: State) -> Background:
+        """What unrelated pictures score here; worked out again when a twentieth of the collection came or went."""
+        key, count, known = self._background or ("", 0, None)
+        if known is None or key != state.matrix.key or abs(len(state.matrix) - count) > count / 20:
+            known = state.searcher.background
+            self._background = state.matrix.key, len(state.matrix), known
+        return known
 
     def build(self) -> list[str]:
         """Build the approximate index where the collection is large enough or it was asked for, and it is due."""

@@ -310,7 +310,7 @@ class Index:
                 found = find(vector, k, allowed)
                 plain = cosines(state.matrix.vectors(found.ids), asked)
             rows = self.store.rows(found.ids.tolist())
-        background = state.searcher.background
+        background = self.derived.background(state)
         line = background.line_among(nearest.scores)
         hits = hits_of(rows, np.minimum(found.scores, 1.0), background.chances(plain), ~(plain < line))
         return Results([hit for hit in hits if min_score is None or hit.score >= min_score], vector, line)
