@@ -18,7 +18,7 @@ from crow.recipe import RECIPES
 from crow.search import approximate, policy
 from crow.search.index import Index
 from crow.search.matrix import SearchError
-from crow.search.store import StoreError
+from crow.search.store import Row, StoreError
 from crow.search.work import Report
 
 Photos = Callable[..., Path]
@@ -273,6 +273,13 @@ def test_readers_follow_a_writer_and_its_whitening(index: Index, photos: Photos)
         photos(12)
         index.sync()
         assert len(reader.search(folder / "11.png", k=99)) == 12
+
+
+def test_an_index_that_was_searched_while_it_was_empty(index: Index, tiny: Tiny, photos: Photos) -> None:
+    folder = photos(3)
+    assert list(index.search(folder / "0.png")) == []
+    index.store.upsert([Row(str(folder / "0.png"), tiny(folder / "0.png")[0])])
+    assert [hit.path for hit in index.search(folder / "0.png")] == [str(folder / "0.png")]
 
 
 def test_bad_input_is_a_clear_line(index: Index, photos: Photos, tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ class Derived:
         settings = self.store.settings()
         data = settings.get("whitening")
         whitening = Whitening.from_bytes(data) if data else None
-        key = f"{settings.get('uuid', self.store.address)} {whitening.fingerprint if whitening else 'none'}"
-        return key, whitening.dim if whitening else int(settings.get("dim") or 0), whitening
+        dim = whitening.dim if whitening else int(settings.get("dim") or 0)  # 0: there was never a picture
+        key = f"{settings.get('uuid', self.store.address)} {whitening.fingerprint if whitening else 'none'} {dim}"
+        return key, dim, whitening
 
     def save(self) -> list[str]:
         """Write the matrix for all readers; that it cannot be written is only worth a note."""
