@@ -6,10 +6,8 @@ when there is a picture to describe.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +21,7 @@ from crow.recipe import RECIPES, Recipe, recipe_named
 from crow.search import approximate, policy
 from crow.search import expand as expansion
 from crow.search.derived import Derived, State, reduced
+from crow.search.maker import Maker
 from crow.search.matrix import SearchError
 from crow.search.nearest import Found, cosines
 from crow.search.pace import Pace
@@ -31,12 +30,9 @@ from crow.search.query import Box, Filter, Results, combined, hits_of, read_quer
 from crow.search.store import Store, Vectors, store_at
 from crow.search.sync import sync
 from crow.search.telling import Telling
+from crow.search.watch import changes
 from crow.search.work import Describes, Report, inside
 
-LOOK, RESCAN = (
-    1000,
-    600.0,
-)  # following: milliseconds between looks, seconds between whole ones (network drives say nothing)
 JUDGED = 50  # results that are looked at to say where matches end, however few are asked for
 FRESH = 10_000  # rows by which the matrix on disk may fall behind during a sync
 
@@ -51,9 +47,8 @@ class Index:
             raise SearchError(f"{store.address}: this store holds no index (no recipe)")
         self.store = store
         self.recipe = Recipe.from_dict(settings["recipe"])
-        self._options = {name: value for name, value in options.items() if value is not None}
         self.derived = Derived(store)
-        self._describer = None if describer is None else self._checked(describer)
+        self.maker = Maker(store, self.recipe, describer, options)
 
     @classmethod
     def create(
@@ -106,48 +101,10 @@ class Index:
         """Where its pictures lie, in the order of the paths."""
         return sorted(self.store.stamps())
 
-    # what makes its vectors
-
     @property
     def describer(self) -> Describes:
         """The one it was opened with, or one made for its recipe now."""
-        if self._describer is None:
-            from crow.extract.describer import Describer
-
-            settings, options = self.store.settings(), dict(self._options)
-            if settings.get("precision") == "fast":
-                options.setdefault("engine", settings.get("engine"))
-            if settings.get("regional"):
-                options.setdefault("regional", Whitening.from_bytes(settings["regional"]))
-            recipe = replace(self.recipe, regional="unfitted") if self.recipe.regional else self.recipe
-            made = Describer(recipe, **options)
-            self._describer = self._checked(made)
-        return self._describer
-
-    def _checked(self, describer: Describes) -> Describes:
-        """The describer, refused by name where its vectors would not mix with the ones that are here."""
-        if describer.recipe.key() != self.recipe.key():
-            differences = "; ".join(self.recipe.differences(describer.recipe))
-            raise SearchError(
-                f"{self.store.address}: this index was made with {self.recipe.name}, not with {describer.recipe.name} ({differences})"
-            )
-        settings = self.store.settings()
-        for name, what in (("weights", "network weights"), ("precision", "precision")):
-            known, offered = settings.get(name), getattr(describer, name)
-            if known is not None and known != offered:
-                raise SearchError(f"{self.store.address}: this index was made with {what} {known}, not {offered}")
-        return describer
-
-    def _claimed(self) -> Describes:
-        """The describer, and from now on the index is bound to what it is."""
-        describer = self.describer
-        settings = self.store.settings()
-        if "weights" not in settings:
-            regional = getattr(describer, "regional", None)
-            more = {"regional": regional.to_bytes()} if isinstance(regional, Whitening) else {}
-            engine = str(getattr(getattr(describer, "engine", None), "name", ""))
-            self.store.configure(weights=describer.weights, precision=describer.precision, engine=engine, **more)
-        return self._checked(describer)
+        return self.maker.describer
 
     # keeping it up to date
 
@@ -164,7 +121,9 @@ class Index:
             wanted = outermost([absolute(folder) for folder in folders]) or before
             if not wanted:
                 raise SearchError(f"{self.store.address}: no folder was ever given to this index; name one")
-            report = sync(self.store, wanted, self._claimed, keep_missing, prune, self._following(telling, progress))
+            report = sync(
+                self.store, wanted, self.maker.claimed, keep_missing, prune, self._following(telling, progress)
+            )
             after = outermost([*before, *wanted])
             if after != before:
                 self.store.configure(folders=after)
@@ -175,25 +134,8 @@ class Index:
         self, *folders: str | Path, stop: threading.Event | None = None, **options: Any
     ) -> Iterator[Report | str]:
         """Sync, and again whenever something changes below the folders, until `stop`; a sync that stops says why."""
-        try:
-            from watchfiles import watch
-        except ImportError:
-            raise SearchError("following a folder needs the extra 'watch': pip install 'crow-search[watch]'") from None
         yield self.sync(*folders, **options)
-        own = absolute(self.store.address)
-        changes = watch(
-            *self.store.settings()["folders"],
-            watch_filter=lambda _, path: not inside(path, [own]),
-            stop_event=stop,
-            rust_timeout=LOOK,
-            yield_on_timeout=True,
-            ignore_permission_denied=True,
-        )
-        last = -math.inf  # the first look is for what changed before the watching began
-        for change in changes:
-            if not change and time.monotonic() - last < RESCAN:
-                continue
-            last = time.monotonic()
+        for _ in changes(self.store.settings()["folders"], absolute(self.store.address), stop):
             try:
                 report = self.sync(*folders, **options)
                 if replace(report, unchanged=0, skipped=0, missing=0, seconds=0) != Report():
