@@ -18,6 +18,7 @@ from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, Size
 
 DIMS = (512, 256, 128)  # the paper's
+EXPANSION = 10  # the paper's M
 SETS = {PARIS: "paris6k", OXFORD: "oxford5k", HOLIDAYS: "holidays", "Oxford100k": "oxford100k"}
 TEACHERS = {PARIS: OXFORD, OXFORD: PARIS, HOLIDAYS: "Oxford100k"}  # as the paper does
 ORIGINAL = Size()
@@ -64,6 +65,18 @@ class Bench:
         if not self.dims:
             raise Skipped("too few pictures to learn a reduction on")
         return 32 if self.paper else min(32, self.dims[0])
+
+    @property
+    def about_expansion(self) -> tuple[str, ...]:
+        """What the paper's M means where few pictures are right."""
+        sizes = [len(labels) - 1 for q in self.column().dataset.queries if (labels := q.labels.get("group"))]
+        if self.paper or not sizes or min(sizes) >= EXPANSION:
+            return ()
+        right = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(min(sizes))
+        return (
+            f"QE sums the top {EXPANSION}, as in the paper; a query here has but {right} right pictures, so that "
+            "false ones enter the sum.",
+        )
 
     def column(self, name: str | None = None) -> Column:
         """A column, by default the main one."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from crow.evaluate.figures import COLOURS, Curve, curves
-from crow.evaluate.paper.bench import Bench
+from crow.evaluate.paper.bench import EXPANSION, Bench
 from crow.evaluate.paper.finding import NAMES, Finding, Line, line_of
 from crow.recipe import Recipe, RecipeError
 
-EXPANSION = 10  # the paper's M
 LAYERS = ("pool5", "conv5_3", "pool4", "conv4_3")  # in the paper's colours below
 WEIGHTINGS = ("crow", "ucrow+sw", "ucrow+ssw", "ucrow")
 
@@ -34,7 +33,7 @@ def layers(bench: Bench) -> Finding:
     ]
     colours = {name: COLOURS[i] for i, name in enumerate(("pool5", "conv5", "pool4", "conv4"))}
     picture = _drawn(lines, colours, f"uCroW by layer and picture size, {column.name}")
-    notes = (f"Solid: {bench.size} size; dashed: {bench.square} pixels.", *_few(bench))
+    notes = (f"Solid: size {bench.size}; dashed: {bench.square} pixels.", *_few(bench))
     return Finding("Image size and layer", "fig. layers", tuple(lines), {"layers.png": picture}, notes)
 
 
@@ -54,7 +53,8 @@ def paris_dim(bench: Bench) -> Finding:
     lines += [line_of(place, "CroW + QE", column.name, r) for r in expanded]
     colours = {NAMES[name]: COLOURS[i] for i, name in enumerate(WEIGHTINGS)}
     picture = _drawn(lines, colours | {"CroW + QE": COLOURS[4]}, f"Dimensions by weighting, {column.name}")
-    return Finding("Final dimensions by weighting", place, tuple(lines), {"paris_dim.png": picture}, _few(bench))
+    notes = (*_few(bench), *bench.about_expansion)
+    return Finding("Final dimensions by weighting", place, tuple(lines), {"paris_dim.png": picture}, notes)
 
 
 def _drawn(lines: Sequence[Line], colours: Mapping[str, str], title: str) -> bytes:

@@ -74,6 +74,7 @@ class Finding:
     lines: tuple[Line, ...] = ()
     pictures: Mapping[str, bytes] = field(default_factory=dict)  # file name -> PNG
     notes: tuple[str, ...] = ()
+    listed: bool = True  # on the page; the points of a plot are in the CSV alone
 
 
 def line_of(place: str, row: str, column: str, result: Result, shown: str | None = None) -> Line:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from crow.evaluate import figures, show, tally
 from crow.evaluate.datasets import Query
+from crow.evaluate.features import Item
 from crow.evaluate.figures import Pixels, Strip
 from crow.evaluate.paper.bench import Bench, Column, asked
 from crow.evaluate.paper.finding import Finding, Line, Skipped
@@ -47,24 +48,19 @@ def sparsity2(bench: Bench) -> Finding:
     """Fig. sparsity2: the mean spatial weight by the sparsity at its place, over all pictures."""
     column = bench.column()
     table = bench.table(column, counted(bench)[0])
-    counts = table.stack(item for item in map(asked_whole, column.dataset.images.values()) if item in table.rows)
+    counts = table.stack(item for item in map(Item, column.dataset.images.values()) if item in table.rows)
     sparsity, weight, places = tally.mean_weights(counts)
     title = f"{column.name}: {int(places.sum()):,} places of {len(counts)} pictures"
     labels = ("sparsity of the channels at a place", "mean spatial weight (largest of a picture = 1)")
     picture = figures.scatter(sparsity, weight, places, *labels, title)
     lines = [
-        Line(f"sparsity {s:.4f}", f"mean weight over {int(n)} places", None, float(w))
-        for s, w, n in zip(sparsity, weight, places, strict=True)
+        Line(f"sparsity {level:.4f}", name, None, float(value))
+        for level, *values in zip(sparsity, weight, places, strict=True)
+        for name, value in zip(("mean weight", "places"), values, strict=True)
     ]
     note = "One point per number of channels that fire at a place; fainter points are means over few places."
-    return Finding(
-        "Spatial weight by channel sparsity", "fig. sparsity2", tuple(lines), {"sparsity2.png": picture}, (note,)
-    )
-
-
-def asked_whole(path: Path) -> Any:
-    """A picture as it goes through the network."""
-    return asked(Query("", path, None, {}))
+    files = {"sparsity2.png": picture}
+    return Finding("Spatial weight by channel sparsity", "fig. sparsity2", tuple(lines), files, (note,), listed=False)
 
 
 def sparsity_correlation(bench: Bench) -> Finding:
@@ -161,7 +157,7 @@ def _crow(bench: Bench, column: Column, d: int | None) -> Result:
 def _found(title: str, place: str, file: str, picture: bytes, result: Result, column: Column, note: str) -> Finding:
     record = result.record
     line = Line(
-        "mAP of these results",
+        "mAP of all queries",
         column.name,
         record["dim"],
         record["map"],

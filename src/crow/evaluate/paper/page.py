@@ -10,7 +10,6 @@ from crow.evaluate.paper.bench import Bench
 from crow.evaluate.paper.finding import COUNTS, SETTINGS, Finding, Line
 from crow.evaluate.paper.published import WORDS
 
-SHOWN = 40  # lines of one table on the page; the CSV holds them all
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 68rem; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.8rem; border-top: 1px solid #ddd; padding-top: 1.2rem }
@@ -48,29 +47,35 @@ def _section(name: str, finding: Finding) -> str:
     parts.append(f"<blockquote>The paper: {escape(WORDS[name])}</blockquote>")
     parts += [f"<p><img src='{file}' alt='{escape(finding.title)}'></p>" for file in finding.pictures]
     if finding.lines:
-        parts.append(_table(finding.lines) if len(finding.lines) <= SHOWN or _columns(finding.lines) > 1 else "")
-        parts.append(f"<p class=note><a href='{name}.csv'>{name}.csv</a>: all {len(finding.lines)} values</p>")
+        parts.append(_table(finding.lines) if finding.listed else "")
+        parts.append(f"<p class=note>All values with their settings: <a href='{name}.csv'>{name}.csv</a></p>")
     parts += [_note(note) for note in finding.notes]
     return "".join(parts) + _settings(finding.lines)
 
 
-def _columns(lines: Sequence[Line]) -> int:
-    return len({line.column for line in lines}) if len({line.column for line in lines}) < SHOWN else 1
-
-
 def _table(lines: Sequence[Line]) -> str:
-    """A row per (row, d), a column per column; in each cell ours, its interval, and the published value."""
-    columns = list(dict.fromkeys(line.column for line in lines))
-    cells: dict[tuple[str, int | None], dict[str, Line]] = {}
-    for line in lines:
-        cells.setdefault((line.row, line.d), {})[line.column] = line
+    """A row per (row, d) and a column per column; of one column alone, a row per row and a column per d."""
+    if len({line.column for line in lines}) == 1 and any(line.d for line in lines):
+        return _grid(("",), [((line.row,), f"d = {line.d}" if line.d else "", line) for line in lines])
     dims = any(line.d for line in lines)
-    head = "".join(f"<th>{escape(text)}" for text in [*(["d"] if dims else []), *columns])
-    rows = []
-    for (row, d), by_column in cells.items():
-        first = f"<tr><td class=l>{escape(row)}" + (f"<td>{d or ''}" if dims else "")
-        rows.append(first + "".join(f"<td>{_cell(by_column.get(column))}" for column in columns))
-    return f"<div class=scroll><table><tr><th class=l>{head}{''.join(rows)}</table></div>"
+    if not dims:
+        return _grid(("",), [((line.row,), line.column, line) for line in lines])
+    return _grid(("", "d"), [((line.row, str(line.d or "")), line.column, line) for line in lines])
+
+
+def _grid(corner: tuple[str, ...], keyed: Sequence[tuple[tuple[str, ...], str, Line]]) -> str:
+    """Lines by row and column; in each cell ours, its interval, and the published value."""
+    columns = list(dict.fromkeys(column for _, column, _ in keyed))
+    cells: dict[tuple[str, ...], dict[str, Line]] = {}
+    for row, column, line in keyed:
+        cells.setdefault(row, {})[column] = line
+    head = "".join(f"<th class=l>{text}" for text in corner) + "".join(f"<th>{escape(c)}" for c in columns)
+    rows = [
+        "".join(f"<td class=l>{escape(text)}" for text in row)
+        + "".join(f"<td>{_cell(by_column.get(column))}" for column in columns)
+        for row, by_column in cells.items()
+    ]
+    return f"<div class=scroll><table><tr>{head}{''.join(f'<tr>{row}' for row in rows)}</table></div>"
 
 
 def _cell(line: Line | None) -> str:

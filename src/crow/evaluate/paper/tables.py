@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from crow.evaluate.paper.bench import Bench, Column
-from crow.evaluate.paper.curves import EXPANSION
+from crow.evaluate.paper.bench import EXPANSION, Bench, Column
 from crow.evaluate.paper.finding import NAMES, Finding, Line, Skipped, line_of
 from crow.evaluate.paper.published import POOLING, PUBLISHED, SEARCH_COLUMNS
 from crow.evaluate.protocols import compare
@@ -61,6 +60,7 @@ def search(bench: Bench) -> Finding:
         f"SPoC, R-MAC and MAC are computed here on the same network and under the same protocol; the values published "
         f"in their rows are their authors' own. QE: the sum of the top {EXPANSION}, the query left out."
     )
+    notes += bench.about_expansion
     lines.sort(key=lambda line: -(line.d or 0))
     return Finding("Image search", "tab. search", tuple(lines), notes=tuple(notes))
 
