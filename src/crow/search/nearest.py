@@ -48,6 +48,11 @@ class Piece:
     ids: Ids  # (n,)
     picked: NDArray[np.bool_] | None = None
 
+    @property
+    def count(self) -> int:
+        """How many rows count."""
+        return len(self.ids) if self.picked is None else int(self.picked.sum())
+
 
 class Proposals(Protocol):
     """What an approximate index gives: ids worth scoring, out of those it was built over."""
@@ -84,7 +89,7 @@ class Searcher:
             allowed = np.concatenate([self.proposals.candidates(unit, k), self._later])
         if allowed is None:
             return self._exact(self._pieces, unit, k)
-        allowed = np.unique(np.asarray(allowed, np.int64))
+        allowed = rising(np.asarray(allowed, np.int64))
         if len(allowed) <= FEWEST:
             return self._few(allowed, unit, k)
         return self._exact(self._filtered(allowed), unit, k)
@@ -118,7 +123,7 @@ class Searcher:
 
     def _scan(self, pieces: list[Piece], query: Vectors, k: int) -> list[Candidates]:
         """The candidates of every piece; small work stays in this thread."""
-        if self.threads == 1 or len(pieces) < 2 or sum(len(p.ids) for p in pieces) < SMALL:
+        if self.threads == 1 or len(pieces) < 2 or sum(p.count for p in pieces) < SMALL:
             return [scan(piece, query, k) for piece in pieces]
         return list(self._pool.map(lambda piece: scan(piece, query, k), pieces))
 
@@ -144,6 +149,11 @@ class Searcher:
                 picked[rows] = True
                 pieces += self._cut(segment, picked)
         return pieces
+
+
+def rising(ids: Ids) -> Ids:
+    """Sorted, each once; a store's answer is that already, which is quick to see."""
+    return ids if (ids[1:] > ids[:-1]).all() else np.unique(ids)
 
 
 def unit_query(query: ArrayLike, dim: int) -> Vectors:
@@ -179,7 +189,7 @@ def scan(piece: Piece, query: Vectors, k: int) -> Candidates:
     finally:
         scanner.__swig_destroy__(scanner)  # FAISS leaves this to its caller, and SWIG does not do it by itself
     found = at[at >= 0]
-    full = len(found) == k and k < (n if piece.picked is None else int(piece.picked.sum()))
+    full = len(found) == k and k < piece.count
     error = d * 2.0**-23  # twice the rounding of a float32 sum of d products of unit vectors
     return piece.rows[found], piece.ids[found], float(scores.min()) + error if full else -np.inf
 
