@@ -70,7 +70,7 @@ class Page:
         """A picture for the documentation, once all photographs on it have arrived."""
         if os.environ.get("CROW_SCREENSHOTS"):
             shown = "(b => b.top < innerHeight && b.bottom > 0 && b.width)(i.getBoundingClientRect())"
-            self.until(f"!navigator.onLine || [...document.images].filter(i => {shown}).every(i => i.complete)")
+            self.until(f"!navigator.onLine || [...document.images].filter(i => {shown}).every(i => i.complete)", 90)
             self.tab.wait_for_timeout(300)
             picture = Image.open(io.BytesIO(self.tab.screenshot())).convert("RGB")
             picture.thumbnail((900, 900), Image.Resampling.LANCZOS)
