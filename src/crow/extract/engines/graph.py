@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import crow
 from crow.extract.engines import EngineError
+from crow.extract.engines.rewrite import whole_numbers
 from crow.extract.pretrained import cache_folder
 
 Change = Callable[[Any], Any]  # of a graph, before it is compiled; its repr says all about it
@@ -39,7 +40,7 @@ def openvino_quietly() -> ModuleType:
     return openvino
 
 
-def compiled(network: torch.nn.Module, settings: dict[str, Any], change: Change | None = None) -> Any:
+def compiled(network: torch.nn.Module, change: Change | None, settings: dict[str, Any]) -> Any:
     """A network -> a compiled model: (1, h, w, 3) uint8 of any size to (1, K, H, W); `change` rewrites its graph first."""
     ov = openvino_quietly()
     kept = cache_folder() / "openvino" / f"{_key(network, settings, change)}.blob"
@@ -64,12 +65,14 @@ def reason(error: BaseException) -> str:
 
 
 def _key(network: torch.nn.Module, settings: dict[str, Any], change: Change | None) -> str:
-    """What a compiled model depends on: weights, layers, settings, versions and the processor."""
+    """What a compiled model depends on: weights, layers, settings, versions, processor, and how graphs are made here."""
     ov = openvino_quietly()
     core = ov.Core()
     processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
     parts = (crow.__version__, ov.__version__, torch.__version__, processor, sorted(settings.items()), change, network)
     hasher = hashlib.sha256(repr(parts).encode())
+    for code in sorted(Path(__file__).parent.glob("*.py")):
+        hasher.update(code.read_bytes())
     for name, value in network.state_dict().items():
         hasher.update(name.encode())
         hasher.update(value.cpu().contiguous().numpy().tobytes())
@@ -84,7 +87,7 @@ def graph_of(network: torch.nn.Module) -> Any:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch announces that it will trace otherwise one day
         example = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
-        traced = torch.jit.trace(network.cpu(), example, check_trace=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(whole_numbers(network.cpu()), example, check_trace=False)  # type: ignore[no-untyped-call]
         decoder = TorchScriptPythonDecoder(traced)  # must live until all is converted
         frontend = ov.frontend.FrontEndManager().load_by_framework("pytorch")
         graph = frontend.convert(frontend.load(decoder))

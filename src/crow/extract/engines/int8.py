@@ -22,21 +22,22 @@ from numpy.typing import NDArray
 
 from crow.extract.engines import EngineError
 from crow.extract.engines.graph import graph_of, openvino_quietly
+from crow.extract.engines.rewrite import balanced
 
 TABLE = "int8_vgg16.json"
 
 
 @dataclass(frozen=True)
 class Int8:
-    """A change of a graph: every convolution but the first in eight bits; `largest[i]` is where layer i's outputs end."""
+    """A change of a graph: every convolution but the first in eight bits; `ends[i]` is where the values of layer i end."""
 
-    largest: tuple[float, ...]
+    ends: tuple[float, ...]
 
     def __call__(self, graph: Any) -> Any:
         """The graph, its values rounded to 256 steps after each ReLU, its weights to 255 per output channel."""
-        for relu, largest in zip(_of_type(graph, "Relu")[:-1], self.largest, strict=False):
+        for relu, end in zip(_of_type(graph, "Relu")[:-1], self.ends, strict=True):
             readers = relu.output(0).get_target_inputs()
-            rounded = _rounded(relu.output(0), np.float32(0), np.float32(largest), 256)
+            rounded = _rounded(relu.output(0), np.float32(0), np.float32(end), 256)
             for reader in readers:
                 reader.replace_source_output(rounded)
         for convolution in _of_type(graph, "Convolution")[1:]:
@@ -47,34 +48,31 @@ class Int8:
         return graph
 
 
-def int8_for(network: torch.nn.Module) -> Int8:
-    """The change for a network whose every convolution is in the table, weights and all; others are refused."""
+def in_int8(network: torch.nn.Module) -> tuple[torch.nn.Module, Int8]:
+    """The network with its channels balanced, and the change of its graph; for weights that are in the table alone."""
     table = json.loads(files("crow.extract.engines").joinpath(TABLE).read_text())["layers"]
     own = _layers(network)
     if not own or any(table.get(name, {}).get("weights") != print_ for name, print_ in own.items()):
         raise EngineError("openvino-int8 has ranges for vgg16 with its published weights only: take engine openvino")
-    return Int8(tuple(float(table[name]["largest"]) for name in own))
+    network, ends = balanced(network, [torch.tensor(table[name]["largest"]) for name in own])
+    return network, Int8(tuple(ends))
 
 
 def measure(network: torch.nn.Module, pictures: Iterable[NDArray[np.uint8]]) -> dict[str, dict[str, Any]]:
-    """The largest value after each convolution and ReLU over some pictures, as the table holds it."""
+    """The largest value of every channel after each convolution and ReLU over some pictures, as the table holds it."""
     graph = graph_of(network)
     graph.add_outputs([relu.output(0) for relu in _of_type(graph, "Relu")[:-1]])
-    request = (
-        openvino_quietly()
-        .Core()
-        .compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        .create_infer_request()
-    )
-    seen = []
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino_quietly().Core().compile_model(graph, "CPU", settings).create_infer_request()
+    largest: list[NDArray[np.float32]] = []
     for picture in pictures:
         request.infer([picture[None]])
-        last, *others = (float(tensor.data.max()) for tensor in request.output_tensors)
-        seen.append([*others, last])
-    largest = np.max(seen, 0)
+        last, *others = (tensor.data.max((0, 2, 3)) for tensor in request.output_tensors)
+        seen = [*others, last]
+        largest = [np.maximum(a, b) for a, b in zip(largest, seen, strict=True)] if largest else seen
     return {
-        name: {"largest": float(f"{top:.4g}"), "weights": print_}
-        for (name, print_), top in zip(_layers(network).items(), largest, strict=True)
+        name: {"weights": print_, "largest": [float(f"{top:.3g}") for top in tops]}
+        for (name, print_), tops in zip(_layers(network).items(), largest, strict=True)
     }
 
 
@@ -109,7 +107,7 @@ def _main(folder: str) -> None:
 
     paths = list(walk([Path(folder)]))
     layers = measure(load("vgg16", "conv5_3")[0], (prepare(path, View()).pixels for path in paths))
-    print(json.dumps({"network": "vgg16", "photographs": len(paths), "layers": layers}, indent=1))
+    print(json.dumps({"network": "vgg16", "photographs": len(paths), "layers": layers}))
 
 
 if __name__ == "__main__":

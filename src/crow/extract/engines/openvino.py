@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from crow.extract.cores import granted_cores
 from crow.extract.engines import EngineError, Pictures
 from crow.extract.engines.graph import compiled, openvino_quietly, reason
-from crow.extract.engines.int8 import Int8, int8_for
+from crow.extract.engines.int8 import Int8, in_int8
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
 from crow.recipe import Recipe
@@ -35,7 +35,7 @@ class OpenVinoEngine:
         settings = {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": cores, **self._precision()}
         settings["ENABLE_CPU_PINNING"] = False  # decoding, and other programs, want the same cores
         settings["CPU_RUNTIME_CACHE_CAPACITY"] = 100  # a few sizes: a new one is cheap, and memory stays flat
-        self.model = compiled(network, settings, self._change(network))
+        self.model = compiled(*self._rewritten(network), settings)
         self.ahead = streams + 1  # pictures inside at a time: one waits, so that no core does
         self.window = 2 * self.ahead
         self._idle: list[Any] = []
@@ -59,9 +59,9 @@ class OpenVinoEngine:
         has = openvino_quietly().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return {"INFERENCE_PRECISION_HINT": "bf16" if "BF16" in has else "f32"}
 
-    def _change(self, network: torch.nn.Module) -> Int8 | None:
-        """What is done to the graph before it is compiled."""
-        return None
+    def _rewritten(self, network: torch.nn.Module) -> tuple[torch.nn.Module, Int8 | None]:
+        """The network that runs, and what is done to its graph before it is compiled."""
+        return network, None
 
     def _start(self, picture: NDArray[np.uint8]) -> tuple[Any, Any]:
         """Put a picture to work: the request, and the array that must live until it is done."""
@@ -92,5 +92,5 @@ class OpenVinoInt8Engine(OpenVinoEngine):
     def _precision(self) -> dict[str, Any]:
         return {"INFERENCE_PRECISION_HINT": "f32"}  # on every processor, so that all make the same vectors
 
-    def _change(self, network: torch.nn.Module) -> Int8:
-        return int8_for(network)
+    def _rewritten(self, network: torch.nn.Module) -> tuple[torch.nn.Module, Int8 | None]:
+        return in_int8(network)
