@@ -135,6 +135,15 @@ def test_a_vector_that_can_be_no_descriptor_is_refused_and_nothing_is_kept(
     assert list(store.stamps()) == ["a"]
 
 
+def test_a_path_named_twice_counts_once(store: SqliteStore) -> None:
+    (a,) = store.upsert([row("a"), row("a")])
+    store.move([Row("b", id=int(a)), Row("c", id=int(a))])
+    store.fail([Failure("f", "one"), Failure("f", "two")])
+    assert store.failures()["f"].reason == "two"
+    assert store.remove(["c", "c", "f", "f"]) == 1 and len(store) == 0
+    assert list(store.check()) == []
+
+
 def test_a_transaction_is_one_commit_or_none(store: SqliteStore) -> None:
     start = store.generation
     with store.transaction():

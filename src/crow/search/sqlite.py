@@ -122,7 +122,7 @@ class SqliteStore(Database):
 
     def move(self, rows: Iterable[Row]) -> None:
         """Change path, size and mtime of the pictures with these ids, the vectors stay."""
-        rows = list(rows)
+        rows = list({row.id: row for row in rows}.values())
         with self.transaction():
             kept = {row.id: row for row in self.rows((r.id for r in rows), vectors=True) if row is not None}
             moving = [replace(kept[r.id], path=r.path, size=r.size, mtime=r.mtime) for r in rows if r.id in kept]
@@ -137,7 +137,7 @@ class SqliteStore(Database):
 
     def remove(self, paths: Iterable[str]) -> int:
         """Forget pictures and failures; how many pictures went."""
-        keys = [(os.fsencode(path),) for path in paths]
+        keys = [(key,) for key in dict.fromkeys(map(os.fsencode, paths))]
         if not keys:
             return 0
         with self.transaction():
