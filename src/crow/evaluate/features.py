@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crow.evaluate.tally import Tally
+from crow.evaluate.tally import Wanted, counted
 from crow.extract.download import sha256
 from crow.extract.images import Box
 from crow.extract.pretrained import cache_folder
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # the items as they are, their number, what goes on
 Vector = NDArray[np.float32]
-Wanted = Recipe | Tally
 TAPPED = ("torch", "openvino")  # engines that run a VGG with several outputs as readily as one
 
 
@@ -101,11 +100,6 @@ def tables(
             stores = _stores(group, keys, machine, regional or {}, progress, stack)
             found |= {r.key(): _read(r, store, keys, unread) for r, store in zip(group, stores, strict=True)}
     return [replace(found[recipe.key()], recipe=counted(recipe)) for recipe in recipes]
-
-
-def counted(recipe: Wanted) -> Recipe:
-    """The recipe itself, or that of the map which is counted in."""
-    return recipe.recipe if isinstance(recipe, Tally) else recipe
 
 
 def _keys(items: Iterable[Item]) -> tuple[dict[Item, str], dict[Item, str]]:

@@ -51,9 +51,13 @@ def curves(lines: Sequence[Curve], x: str, y: str, title: str, wide: bool = Fals
     """Curves over dimensions, on a logarithmic axis with a tick at each of them."""
     figure, axes = _plot(title, (7.2, 4.2) if wide else (6.4, 4.2))
     for line in lines:
-        style = {"linestyle": "none" if line.hollow else "--" if line.dashed else "-", "color": line.colour}
+        pattern, marker = ("--", "o") if line.dashed else ("-", "o")
+        if line.hollow:
+            pattern, marker = ":", "s" if line.dashed else "D"
         face = PAPER if line.hollow or line.dashed else line.colour
-        axes.plot(line.x, line.y, marker="D" if line.hollow else "o", markersize=5, mfc=face, label=line.name, **style)
+        thick = 0.8 if line.hollow else 1.6
+        style = {"color": line.colour, "linestyle": pattern, "linewidth": thick, "marker": marker, "markersize": 5}
+        axes.plot(line.x, line.y, mfc=face, label=line.name, **style)
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.colour, alpha=0.1, linewidth=0)
     ticks = sorted({float(value) for line in lines for value in line.x})
@@ -134,6 +138,7 @@ def panels(rows: Sequence[tuple[str, Sequence[Sequence[Pixels]], Sequence[int]]]
             x = 2 * GAP
             for picture in line:
                 sheet.paste(picture, (x, y))
+                draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FAINT)
                 x += picture.width + GAP
             y += max(p.height for p in line) + GAP
         y += GAP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from crow.evaluate.tally import Tally, tally
+from crow.evaluate.tally import Tally, counted, tally
 from crow.extract.engines import Engine, Pictures
 from crow.extract.networks import Preprocessed
-from crow.framework.describe import describe
+from crow.framework.describe import describe, pooled
 from crow.framework.reduce import Whitening
-from crow.recipe import Recipe
+from crow.recipe import Pool, Recipe
 
 
 class Tapped(nn.Module):
@@ -98,11 +99,20 @@ class SideBySide:
     def _all(self, x: torch.Tensor, height: int, width: int) -> list[NDArray[np.float32]]:
         """What the network made of a picture -> the (1, K) of each recipe."""
         by_layer = self.tapped.apart(x, height, width) if self.tapped else {}
-        return [self._one(by_layer.get(recipe.view.layer, x), recipe) for recipe in self.recipes]
+        pools: dict[tuple[str, Pool], torch.Tensor] = {}  # most recipes pool alike: once for all of them
+        rows = []
+        for wanted in self.recipes:
+            recipe, mine = counted(wanted), by_layer.get(wanted.view.layer, x)
+            if recipe.pool.kind == "max":
+                place = (recipe.view.layer, recipe.pool)
+                pools[place] = mine = pools[place] if place in pools else pooled(mine, recipe)
+                recipe = replace(recipe, pool=Pool("none"))
+            rows.append(self._one(mine, recipe, isinstance(wanted, Tally)))
+        return rows
 
-    def _one(self, x: torch.Tensor, recipe: Recipe | Tally) -> NDArray[np.float32]:
-        if isinstance(recipe, Tally):
-            return tally(x, recipe.recipe)
+    def _one(self, x: torch.Tensor, recipe: Recipe, counts: bool) -> NDArray[np.float32]:
+        if counts:
+            return tally(x, recipe)
         return describe(x, recipe, self.regional.get(recipe.regional)).cpu().numpy()
 
 

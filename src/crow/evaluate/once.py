@@ -8,8 +8,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from crow.evaluate.features import Item, Machine, Progress, Wanted, counted
+from crow.evaluate.features import Item, Machine, Progress
 from crow.evaluate.maps import KeptMaps, SideBySide, Tapped
+from crow.evaluate.tally import Wanted, counted
 from crow.extract import engines, networks
 from crow.extract.describer import Described, Describer
 from crow.extract.images import PictureError, Source, crop, load

@@ -43,6 +43,14 @@ class Tally:
         return {"tally": self.recipe.to_dict()}
 
 
+Wanted = Recipe | Tally
+
+
+def counted(recipe: Wanted) -> Recipe:
+    """The recipe itself, or that of the map which is counted in."""
+    return recipe.recipe if isinstance(recipe, Tally) else recipe
+
+
 def tally(x: torch.Tensor, recipe: Recipe) -> Counts:
     """(1, K, H, W) -> (1, 3 K + 2): the sparsity of each channel; then, by the number of channels that fire at a
     place, from 0 to K: how many places there are, and the sum of their spatial weights, the largest being 1."""

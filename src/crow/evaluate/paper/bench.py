@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from crow.evaluate.datasets import Dataset, DatasetError, Query, load
-from crow.evaluate.features import HERE, Item, Machine, Progress, Table, Wanted, every, tables
+from crow.evaluate.features import HERE, Item, Machine, Progress, Table, every, tables
 from crow.evaluate.paper.finding import Skipped
 from crow.evaluate.paper.published import HOLIDAYS, OXFORD, PARIS
 from crow.evaluate.run import Result, Settings, cropped, evaluate
-from crow.evaluate.tally import Tally
+from crow.evaluate.tally import Tally, Wanted
 from crow.evaluate.teach import NOBODY, Teacher
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, Size

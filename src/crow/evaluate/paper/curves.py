@@ -67,9 +67,8 @@ def _drawn(lines: Sequence[Line], colours: Mapping[str, str], title: str) -> byt
         drawn.append(Curve(name, _x(mine), [float(v.ours or 0) for v in mine], colour, "(" in name, low=low, high=high))
         said = [v for v in mine if isinstance(v.published, float)]
         if said:
-            drawn.append(
-                Curve(f"{name}, published", _x(said), [float(v.published or 0) for v in said], colour, hollow=True)
-            )
+            values = [float(v.published or 0) for v in said]
+            drawn.append(Curve(f"{name}, published", _x(said), values, colour, "(" in name, hollow=True))
     first = lines[0].row if lines else ""
     return curves(drawn, "dimensions", "mAP", f"{title} (band: 95 % interval of {first})")
 

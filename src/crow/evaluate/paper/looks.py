@@ -1,10 +1,9 @@
-"""The figures that look into feature maps, and those that show what was found."""
+"""The figures that look into feature maps: weights, channels, and how sparse they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,14 @@ from numpy.typing import NDArray
 from crow.evaluate import figures, show, tally
 from crow.evaluate.datasets import Query
 from crow.evaluate.features import Item
-from crow.evaluate.figures import Pixels, Strip
-from crow.evaluate.paper.bench import Bench, Column, asked
+from crow.evaluate.figures import Pixels
+from crow.evaluate.paper.bench import Bench, asked
 from crow.evaluate.paper.finding import Finding, Line, Skipped
-from crow.evaluate.run import Result
 from crow.evaluate.tally import Tally
-from crow.extract.images import PictureError, load
 
 LOOKED_AT = ("paris_notredame_000035", "paris_notredame_000107", "paris_pantheon_000014", "paris_pantheon_000013")
 FIELDS = 7  # highest and lowest, as in the paper's figure
-RARE, TOP = 10, 10  # channels; results
+RARE = 10  # channels
 HIGH, SMALL = 190, 92  # pixels of the figure: pictures, receptive fields
 
 
@@ -93,11 +90,18 @@ def patches(bench: Bench) -> Finding:
     """Fig. patches: spatial weights, and the receptive fields of the highest and the lowest."""
     rows = []
     for look in looks(bench):
-        fields = [show.window(look.pixels, i, j, look.field, look.stride) for i, j in show.ranked(look.weights)]
-        blocks = [[look.pixels, show.heat(look.pixels, look.weights)], fields[:FIELDS], fields[::-1][:FIELDS]]
+        ranked = show.ranked(look.weights)
+        wanted = [*ranked[:FIELDS], *ranked[::-1][:FIELDS]]
+        fields = [show.window(look.pixels, i, j, look.field, look.stride) for i, j in wanted]
+        fields = [figures.thumbnail(field, side=SMALL) for field in fields]
+        blocks = [
+            [look.pixels, show.heat(look.pixels, look.weights)],
+            fields[: len(fields) // 2],
+            fields[len(fields) // 2 :],
+        ]
         rows.append(
             (
-                f"{_label(look.name, 40)}: the {FIELDS} highest weighted places above, the {FIELDS} lowest below",
+                f"{label(look.name, 40)}: the {FIELDS} highest weighted places above, the {FIELDS} lowest below",
                 blocks,
             )
         )
@@ -111,93 +115,31 @@ def idfviz(bench: Bench) -> Finding:
     rows, lines = [], []
     for look in looks(bench):
         count, whole = int(look.places.sum()), look.places.size
-        text = f"{_label(look.name, 40)}: the {len(look.channels)} rarest channels fire at {count} of {whole} places"
-        rows.append((text, [[look.pixels, show.lit(look.pixels, look.places)]], (HIGH,)))
+        text = f"{label(look.name, 40)}: the {len(look.channels)} rarest channels fire at {count} of {whole} places"
+        rows.append((text, [[look.pixels, _lit(look)]], (HIGH,)))
         lines.append(Line(look.name, "share of places lit", None, count / whole))
-    picture = figures.panels(rows, "Regions of the rarest channels that fire at all")
+    picture = figures.panels(rows, "Where the rarest channels fire (bright), and what those places look at")
     note = (
         "Channels that never fire have the highest weight of all and show nothing: the rarest that do fire are shown."
     )
     return Finding("Channel weighting", "fig. idfviz", tuple(lines), {"idfviz.png": picture}, (_chosen(bench), note))
 
 
-def resgood(bench: Bench) -> Finding:
-    """Fig. resgood: results of vectors of 32 dimensions, for the first query of each class."""
-    column, d = bench.column(), bench.smallest
-    result = _crow(bench, column, d)
-    firsts = {class_of(query): query.name for query in reversed(column.dataset.queries)}
-    picture = figures.strips(_strips(column, result, set(firsts.values())), f"CroW at d = {d}, {column.name}")
-    note = "The first query of each class; the paper does not say how its examples were chosen."
-    return _found("Results in few dimensions", "fig. resgood", "resgood.png", picture, result, column, note)
+def _lit(look: Look) -> Pixels:
+    """The picture, bright at the places where something fires, dimmer where these places look, dark elsewhere."""
+    height, width = look.pixels.shape[:2]
+    light = np.full((height, width, 1), 0.2)
+    for reach, strength in ((look.field, 0.6), (look.stride, 1.0)):
+        for i, j in zip(*np.nonzero(look.places), strict=True):
+            y, x = (i + 0.5) * look.stride, (j + 0.5) * look.stride
+            rows = slice(max(0, round(y - reach / 2)), round(y + reach / 2))
+            light[rows, max(0, round(x - reach / 2)) : round(x + reach / 2)] = strength
+    return (look.pixels * light).astype(np.uint8)
 
 
-def res(bench: Bench) -> Finding:
-    """Fig. res: the top 10 of every query."""
-    column = bench.column()
-    result = _crow(bench, column, bench.dims[0] if bench.dims else None)
-    everything = {query.name for query in column.dataset.queries}
-    title = f"CroW at d = {result.record['dim']}, top {TOP} of all {len(everything)} queries, {column.name}"
-    picture = figures.strips(_strips(column, result, everything), title, columns=2)
-    note = f"Where fewer than {TOP} pictures are right, only as many places are shown."
-    return _found(f"The top {TOP} of all queries", "fig. res", "res.png", picture, result, column, note)
-
-
-def result_recipes(bench: Bench) -> list[Any]:
-    """CroW alone."""
-    return [bench.recipe("crow")]
-
-
-def _crow(bench: Bench, column: Column, d: int | None) -> Result:
-    results = bench.measure(column, result_recipes(bench), (d,) if d else ())
-    if not results:
-        raise Skipped(f"the whitening has no {d} dimensions")
-    return results[0]
-
-
-def _found(title: str, place: str, file: str, picture: bytes, result: Result, column: Column, note: str) -> Finding:
-    record = result.record
-    line = Line(
-        "mAP of all queries",
-        column.name,
-        record["dim"],
-        record["map"],
-        None,
-        record["ci_low"],
-        record["ci_high"],
-        record,
-    )
-    return Finding(title, place, (line,), {file: picture}, (note,))
-
-
-def _strips(column: Column, result: Result, wanted: set[str]) -> list[Strip]:
-    """The results of the wanted queries as strips, in the order of the queries."""
-    pictures: dict[str, Pixels] = {}
-    queries = {query.name: query for query in column.dataset.queries}
-    strips = []
-    for answer in result.answers:
-        if answer.query in wanted:
-            query = queries[answer.query]
-            shown = answer.shown[: min(TOP, answer.total)]
-            for name, _ in shown:
-                if name not in pictures:
-                    pictures[name] = figures.thumbnail(_pixels(column.dataset.images[name]))
-            title = f"{_label(answer.query, 32)}\nAP {100 * (answer.ap or 0):.0f}"
-            asked_for = figures.thumbnail(_pixels(query.path), query.box)
-            strips.append(Strip(asked_for, [(pictures[name], verdict) for name, verdict in shown], title))
-    return strips
-
-
-def _label(name: str, signs: int) -> str:
+def label(name: str, signs: int) -> str:
     """A picture's name without its ending, shortened."""
     return figures.short(name.rpartition(".")[0] or name, signs)
-
-
-def _pixels(path: Path) -> Pixels:
-    """A picture as it is; grey where it does not decode."""
-    try:
-        return load(path).pixels
-    except PictureError:
-        return np.full((96, 96, 3), 221, np.uint8)
 
 
 def looks(bench: Bench) -> tuple[Look, ...]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crow.evaluate.features import Wanted
-from crow.evaluate.paper import curves, looks, tables
+from crow.evaluate.paper import curves, looks, results, tables
 from crow.evaluate.paper.bench import Bench
 from crow.evaluate.paper.finding import Finding, Skipped, as_csv
 from crow.evaluate.paper.page import page
+from crow.evaluate.tally import Wanted
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ EXHIBITS: dict[str, Exhibit] = {  # in the paper's order; the names are its labe
     "whiten": Exhibit(tables.whiten, tables.whitening_recipes),
     "search": Exhibit(tables.search, tables.search_recipes, everywhere=True),
     "spoc_layer": Exhibit(tables.spoc_layer, tables.spoc_recipes),
-    "resgood": Exhibit(looks.resgood, looks.result_recipes),
+    "resgood": Exhibit(results.resgood, results.result_recipes),
     "top10": Exhibit(tables.top10, tables.whitening_recipes),
-    "res": Exhibit(looks.res, looks.result_recipes),
+    "res": Exhibit(results.res, results.result_recipes),
 }
 
 
