@@ -350,6 +350,15 @@ def test_a_body_that_does_not_come_is_given_up(index: Index, folder: Path) -> No
         assert b" 408 " in answer and b"problem+json" in answer
 
 
+def test_headers_that_do_not_come_are_given_up(index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crow.app.serve.run.HEADER_SECONDS", 0.2)
+    with running(index, folder) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as link:
+            link.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+            assert link.recv(100) == b""
+
+
 def test_a_full_line_says_when_to_come_back(tmp_path: Path) -> None:
     describer = Colours()
     with (
@@ -448,6 +457,26 @@ def test_others_are_served_only_when_that_was_said() -> None:
     assert Settings(host="0.0.0.0", token="x").checked() and Settings(host="0.0.0.0", no_auth=True).checked()
     with pytest.raises(ValueError, match="root path"):
         Settings(root_path="crow/").checked()
+
+
+def test_a_proxy_may_show_it_by_another_name(index: Index, folder: Path) -> None:
+    with running(index, folder, names=("photos.example",)) as address:
+        for host in ("photos.example", "localhost:8000"):
+            headers = {"Host": host, "Origin": "https://photos.example"}
+            files = {"picture": encoded(1)}
+            assert httpx.post(f"{address}/api/v1/uploads", files=files, headers=headers).status_code == 201
+        assert httpx.get(f"{address}/", headers={"Host": "other.example"}).status_code == 421
+
+
+def test_thumbnails_of_pictures_that_left_the_index_are_forgotten(tmp_path: Path) -> None:
+    with index_of(tmp_path, 3) as index:
+        with running(index, tmp_path) as address:
+            for i in (1, 2):
+                httpx.get(f"{address}/api/v1/pictures/{i}/thumbnail")
+        gone = index.store.rows([1])[0]
+        index.store.remove([gone.path])  # type: ignore[union-attr]
+        with running(index, tmp_path):
+            assert [file.name for file in (tmp_path / "thumbnails").rglob("*.jpg")] == ["2.jpg"]
 
 
 @pytest.mark.parametrize("stripped", [True, False])

@@ -48,6 +48,9 @@ def serve(
     except ImportError as error:
         raise ImportError(f"the page needs the extra 'serve': pip install 'crow-search[serve]' ({error})") from None
     names = tuple(allow_host or ())
-    settings = run.Settings(host, port, token, no_auth, root_path, names, not no_browser, log_json).checked()
+    try:
+        settings = run.Settings(host, port, token, no_auth, root_path, names, not no_browser, log_json).checked()
+    except run.ServeError as error:
+        raise typer.BadParameter(str(error)) from None
     with Index.open(index) as opened:
         run.serve(opened, settings)

@@ -1,27 +1,23 @@
-"""The routes: a versioned JSON interface over one index, and the files of the page."""
+"""The routes: a versioned JSON interface over one index."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from crow.app.serve import models
 from crow.app.serve.collection import BOX, Wish, facts, parse_box
 from crow.app.serve.engine import upload_of
-from crow.app.serve.guard import COOKIE, same, session_of
 from crow.app.serve.problems import Problem, responses
-from crow.app.serve.server import Server
+from crow.app.serve.server import Server, server_of
 from crow.app.serve.uploads import id_of
 from crow.search.matrix import SearchError
 
-WEB = Path(__file__).parents[1] / "web"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # an id names one picture for ever
 NUMBER = r"^(u[0-9a-f]{32}|[1-9][0-9]{0,17})$"
 DATE = r"^\d{4}(-\d\d(-\d\d)?)?$"
@@ -62,12 +58,6 @@ UPLOAD = {
 }
 COMMON = responses(400, 401, 403, 404, 408, 413, 421, 422, 503)
 router = APIRouter(prefix="/api/v1", responses=COMMON)
-outside = APIRouter(responses=responses(400, 401, 403, 421))
-
-
-def server_of(request: Request) -> Server:
-    """What the app serves."""
-    return cast(Server, request.app.state.server)
 
 
 @router.get("/search", response_model=models.Answer, summary="Search with pictures of the index or with uploads")
@@ -214,64 +204,6 @@ async def status(request: Request) -> Response:
     return JSONResponse(await server.threads(server.status))
 
 
-@outside.get("/health", response_model=models.Health)
-async def health() -> Response:
-    """The server runs."""
-    return JSONResponse({"status": "ok"})
-
-
-@outside.get("/ready", response_model=models.Health, responses=responses(503))
-async def ready(request: Request) -> Response:
-    """The index answers, and the server is not about to stop."""
-    server = server_of(request)
-    if server.stopping:
-        raise Problem(503, "the server is stopping", 5)
-    await server.threads(lambda: server.collection.index.store.generation)
-    return JSONResponse({"status": "ready"})
-
-
-@outside.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
-    """Numbers for Prometheus."""
-    server = server_of(request)
-    return PlainTextResponse(await server.threads(server.metrics.text), media_type="text/plain; version=0.0.4")
-
-
-@outside.get("/", include_in_schema=False)
-async def page(request: Request) -> Response:
-    """The page; the one that asks for the token where it is needed."""
-    server = server_of(request)
-    offered = request.query_params.get("token")
-    if server.token is not None and offered is not None and same(offered, server.token):
-        return _admitted(request, server.token)
-    known = server.token is None or server.admits(request.headers.get("cookie", ""))
-    if not request.url.path.endswith("/"):
-        return RedirectResponse(request.url.path.rpartition("/")[2] + "/", 308)
-    return _file("index.html") if known else HTMLResponse(_text("login.html"), 401)
-
-
-@outside.post("/session", include_in_schema=False)
-async def session(request: Request) -> Response:
-    """Exchange the token for a cookie."""
-    server = server_of(request)
-    form = await request.form(max_files=0, max_fields=1, max_part_size=4096)
-    if server.token is None or same(str(form.get("token", "")), server.token):
-        return _admitted(request, server.token or "")
-    return HTMLResponse(_text("login.html").replace("<!-- wrong -->", "<p role=alert>That is not the token.</p>"), 401)
-
-
-@outside.get("/web/{name}", include_in_schema=False)
-async def web(name: str) -> Response:
-    """A file of the page."""
-    return _file(name)
-
-
-def install(app: FastAPI) -> None:
-    """Put the routes into an app."""
-    app.include_router(router)
-    app.include_router(outside)
-
-
 async def _found(server: Server, wish: Wish, offset: int, k: int, placed: bool = False) -> dict[str, Any]:
     queries = [await server.engine.vector(q, wish.box if i == 0 else None, placed) for i, q in enumerate(wish.q)]
     try:
@@ -312,25 +244,3 @@ async def _kept(server: Server, data: bytes) -> dict[str, Any]:
 async def _jpeg(server: Server, number: int, what: str) -> Response:
     row = await server.threads(server.collection.row, number)
     return Response(await server.pictures.jpeg(row, what), media_type="image/jpeg", headers=FOR_EVER)
-
-
-def _file(name: str) -> Response:
-    """One of the page's own files, by its name alone."""
-    known = {path.name for path in WEB.iterdir() if path.suffix in TYPES}
-    if name not in known or name == "login.html":
-        raise Problem(404, "no such file")
-    kind = TYPES[Path(name).suffix]
-    return Response((WEB / name).read_bytes(), media_type=kind, headers={"Cache-Control": "no-cache"})
-
-
-def _text(name: str) -> str:
-    return (WEB / name).read_text("utf-8")
-
-
-def _admitted(request: Request, token: str) -> Response:
-    """Go to the page with the cookie that opens it."""
-    answer = RedirectResponse("./", 303)
-    root = request.scope.get("root_path", "") or "/"
-    secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, session_of(token), path=root, httponly=True, samesite="strict", secure=secure)
-    return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -54,9 +55,17 @@ class Guard:
     """Refuses what should not reach the app, and adds the headers that keep browsers strict."""
 
     def __init__(
-        self, app: ASGIApp, hosts: tuple[str, ...], token: str | None, limits: Limits, root_path: str = ""
+        self,
+        app: ASGIApp,
+        hosts: tuple[str, ...],
+        names: tuple[str, ...],
+        token: str | None,
+        limits: Limits,
+        root_path: str = "",
     ) -> None:
-        self.app, self.hosts, self.token, self.limits, self.root_path = app, hosts, token, limits, root_path
+        self.app, self.token, self.limits, self.root_path = app, token, limits, root_path
+        self.names = {name.lower() for name in names}  # by which a proxy shows us
+        self.hosts = {host.lower() for host in hosts} | self.names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -82,7 +91,7 @@ class Guard:
         host = headers.get("host", "")
         if not self._known(host):
             return 421, "this server does not go by that name (Host header); --allow-host adds one"
-        if _foreign(scope["method"], headers, host):
+        if _foreign(scope["method"], headers, {host.lower(), *self.names}):
             return 403, "requests from the pages of other sites are refused"
         if _number(headers.get("content-length")) > self.limits.upload_bytes:
             return 413, f"larger than {self.limits.upload_bytes >> 20} MiB"
@@ -121,8 +130,6 @@ class Body:
 
     async def __call__(self) -> Message:
         """The next piece."""
-        import asyncio
-
         if self.complete:  # only a disconnect can follow, and may take as long as it likes
             return await self.receive()
         left = self.limits.body_seconds - (time.monotonic() - self.begun)
@@ -192,15 +199,16 @@ def admitted_by_cookie(cookies: str, token: str) -> bool:
     return morsel is not None and same(morsel.value, session_of(token))
 
 
-def _foreign(method: str, headers: Headers, host: str) -> bool:
-    """Whether another site's page makes the browser ask."""
+def _foreign(method: str, headers: Headers, own: set[str]) -> bool:
+    """Whether another site's page makes the browser ask; `own`: our host, and the names a proxy shows us by."""
     site = headers.get("sec-fetch-site")
     if site in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
         return True
     origin = headers.get("origin")
     if method in ("GET", "HEAD", "OPTIONS") or origin is None:
         return False
-    return origin.partition("://")[2].lower() != host.lower()
+    place = origin.partition("://")[2].lower()
+    return place not in own and place.partition(":")[0] not in own
 
 
 def _method(scope: Scope) -> str:

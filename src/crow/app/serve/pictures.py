@@ -46,6 +46,13 @@ class Pictures:
         data = await asyncio.to_thread(bytes_of, row)
         return await self.decoder({**self._job("prepared", row), "recipe": recipe, "box": box}, data)
 
+    def sweep(self, ids: list[int]) -> None:
+        """Forget the thumbnails of pictures that are no longer in the index."""
+        known = set(ids)
+        for file in self.folder.glob("*/*.jpg") if self.folder else ():
+            if not (file.stem.isdecimal() and int(file.stem) in known):
+                file.unlink(missing_ok=True)
+
     async def _make(self, row: Row, what: str) -> bytes:
         file = self.folder / f"{row.id % 256:02x}" / f"{row.id}.jpg" if self.folder and what == "thumbnail" else None
         if file and (found := await asyncio.to_thread(_found, file)):

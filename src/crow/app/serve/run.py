@@ -84,7 +84,8 @@ def serve(index: Index, settings: Settings) -> None:
         app = build(
             index,
             settings.token,
-            hosts=("localhost", settings.host, *settings.names),
+            hosts=("localhost", settings.host),
+            names=settings.names,
             root_path=settings.root_path,
             limits=settings.limits,
             as_json=settings.as_json,

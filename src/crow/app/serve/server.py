@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 import crow
 from crow.app.serve import problems
@@ -71,10 +71,16 @@ class Server:
         self._threads.shutdown(wait=False)
 
 
+def server_of(request: Request) -> Server:
+    """What the app serves."""
+    return cast(Server, request.app.state.server)
+
+
 def build(
     index: Index,
     token: str | None = None,
     hosts: tuple[str, ...] = ("localhost",),
+    names: tuple[str, ...] = (),
     root_path: str = "",
     limits: Limits = LIMITS,
     as_json: bool = False,
@@ -82,13 +88,14 @@ def build(
     warm: bool = True,
 ) -> FastAPI:
     """The app over an index; `warm` loads the network at once."""
-    from crow.app.serve import api
+    from crow.app.serve import api, site
 
     kept = thumbnails or cache_folder() / "thumbnails" / str(index.store.settings().get("uuid", "index"))
     server = Server(index, token, limits, kept)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        server.pictures.sweep(index.store.ids().tolist())
         warming = asyncio.create_task(server.engine.warm()) if warm else None
         yield
         server.stopping = True
@@ -107,8 +114,9 @@ def build(
     )
     app.state.server = server
     problems.install(app)
-    api.install(app)
-    app.add_middleware(Guard, hosts=tuple(h.lower() for h in hosts), token=token, limits=limits, root_path=root_path)
+    app.include_router(api.router)
+    app.include_router(site.router)
+    app.add_middleware(Guard, hosts=hosts, names=names, token=token, limits=limits, root_path=root_path)
     app.add_middleware(Watch, metrics=server.metrics, as_json=as_json)
     _describe(app, token is not None)
     return app

@@ -63,7 +63,7 @@ export class Detail {
       const told = await ask("explain", { q: query.q, box: query.box && query.box.join(","), result: hit.id }, { signal: this.asked.signal });
       if (this.hit !== hit) return;
       this.told = told;
-      $("detail-why").textContent = why(told, hit.chance);
+      $("detail-why").textContent = why(told, hit.chance) + (query.more ? " The search itself used more than this picture." : "");
       this.dialog.querySelector('[data-map="weights"]').disabled = !told.query.weights;
       this.paint();
     } catch (error) {

@@ -173,7 +173,7 @@ async function view() {
     const at = grid.hits.findIndex((hit) => String(hit.id) === place.view);
     const hit = grid.hits[at] || (await learn(place.view));
     const q = place.q[0];
-    const query = q ? { q, box: place.box, ...(await learn(q)) } : null;
+    const query = q ? { q, box: place.box, more: place.q.length > 1 || place.expand > 0, ...(await learn(q)) } : null;
     if (place.view !== String(hit.id)) return;
     await detail.show(query, hit, { first: at <= 0, last: at < 0 || at === grid.hits.length - 1 });
   } catch (error) {
