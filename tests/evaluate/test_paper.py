@@ -199,17 +199,25 @@ def test_the_whole_report_on_groups(groups, own_cache, tmp_path, monkeypatch):
     assert [again.made[n].lines for n in again.made] == [report.made[n].lines for n in again.made]
 
 
+def test_too_few_distractors_leave_vectors_unreduced(lay, own_cache, tmp_path):
+    pytest.importorskip("matplotlib")
+    report = make(small(lay("groups")), tmp_path / "out")
+    assert set(report.skipped) == {"whiten", "resgood"}
+    assert {line.d for line in report.made["search"].lines} == {512}
+    assert "too few pictures to learn a reduction on" in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_a_row_of_the_search_table_is_an_evaluation_of_its_own(groups, own_cache, tmp_path):
     bench = small(groups)
-    bench.more = (RECIPES["gem"].sized(bench.size),)
+    bench.more = tuple(RECIPES[name].sized(bench.size) for name in ("gem", "rmac-regional"))
     lines = make(bench, tmp_path / "out", ["search"]).made["search"].lines
     dataset = load("groups", groups)
     loose = [name for name in dataset.images if name.startswith(("_", "thing62"))]
     dataset = replace(dataset, images={n: p for n, p in dataset.images.items() if n not in loose[::2]})
     teacher = Teacher("by hand", tuple(groups / name for name in loose[::2]))
-    asked = tuple(RECIPES[name].sized(bench.size) for name in ("rmac", "gem"))
+    asked = tuple(RECIPES[name].sized(bench.size) for name in ("rmac", "gem", "rmac-regional"))
     for result in evaluate(dataset, Settings(asked, (4, 2)), teacher).results:
-        row = {"rmac": "R-MAC", "gem": "GeM"}[result.record["recipe"]]
+        row = {"rmac": "R-MAC", "gem": "GeM"}.get(result.record["recipe"], result.record["recipe"])
         mine = [x for x in lines if (x.row, x.column, x.d) == (row, "groups +distractors", result.record["dim"])]
         assert [x.ours for x in mine] == pytest.approx([result.record["map"]], abs=1e-9)
 

@@ -126,7 +126,8 @@ class Bench:
         for name, recipes in wanted.items():
             if name in self.columns:
                 column = self.columns[name]
-                tables(items(column), _as_in(column, recipes), self.machine, progress=self.progress)
+                plain = [r for r in _as_in(column, recipes) if not r.regional]  # those wait for their whitening
+                tables(items(column), plain, self.machine, progress=self.progress)
 
     def table(self, column: Column, wanted: Wanted) -> Table:
         """What a recipe, or a tally, made of every picture of a column."""

@@ -19,6 +19,8 @@ TOP = 10
 def whiten(bench: Bench) -> Finding:
     """Tab. whiten: the same search, its whitening learned on different sets."""
     column, lines, notes = bench.column(), [], []
+    if not bench.dims:
+        raise Skipped("too few pictures to learn a whitening on")
     for name, teacher in bench.teachers.items():
         taught = replace(column, teacher=teacher)
         for result in bench.measure(taught, whitening_recipes(bench), _largest(bench)):
