@@ -179,6 +179,8 @@ def _table(records: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from crow.evaluate.report import chance
+
     names = ["recipe", "setting", "dim", "mAP", "95 %", "P@10", f"p against {records[0]['recipe']}"]
     table = Table(box=box.SIMPLE)
     for name in names:
@@ -187,8 +189,8 @@ def _table(records: list[dict[str, Any]]) -> None:
         mean, low, high, ten = (
             "" if r[f] is None else f"{100 * r[f]:.2f}" for f in ("map", "ci_low", "ci_high", "precision_at_10")
         )
-        chance = f"{r['p']:.3f}" if "p" in r else ""
-        table.add_row(r["recipe"], r["setting"], str(r["dim"] or ""), mean, f"{low} - {high}", ten, chance)
+        by_chance = chance(r["p"]) if "p" in r else ""
+        table.add_row(r["recipe"], r["setting"], str(r["dim"] or ""), mean, f"{low} - {high}", ten, by_chance)
     same = records[0]
     typer.echo(
         f"{same['dataset']}: {same['queries']} queries among {same['images']} pictures, whitening: {same['whiten']}"

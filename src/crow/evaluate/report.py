@@ -67,8 +67,13 @@ def _choices(results: Sequence[Result]) -> str:
     names = ["network", "layer", "size", "crop", "upright", "pca", "expand", "expand_with_query", "distractors"]
     names += ["engine", "precision", "weights"]
     records = [result.record for result in results]
-    same = [f"{n} {records[0][n]}" for n in names if len({str(r.get(n)) for r in records}) == 1 and n in records[0]]
-    return f"<p class=note>{escape(', '.join(same).replace('_', ' '))}</p>" if records else ""
+    same = [n for n in names if len({str(r.get(n)) for r in records}) == 1 and n in records[0]]
+    shown = [f"{n.replace('_', ' ')} {_word(records[0][n])}" for n in same]
+    return f"<p class=note>{escape(', '.join(shown))}</p>" if records else ""
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def _by_query(results: Sequence[Result]) -> str:
@@ -96,9 +101,14 @@ def _summary(results: Sequence[Result]) -> str:
         cells = [r["recipe"], r["setting"] or "", r["dim"] or "", r["whiten"] or "", r["queries"], r["images"]]
         cells += [_percent(r["map"]), f"{_percent(low)} – {_percent(high)}"]
         cells += [_percent(r["precision_at_1"]), _percent(r["precision_at_10"])]
-        cells += [f"{r['p']:.3f} against {r['against']}" if "p" in r else ""]
+        cells += [f"{chance(r['p'])} against {r['against']}" if "p" in r else ""]
         rows.append("<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in cells) + "</tr>")
     return f"<div class=scroll><table>{head}{''.join(rows)}</table></div>"
+
+
+def chance(p: float) -> str:
+    """A p-value as it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def _percent(value: float | None) -> str:
