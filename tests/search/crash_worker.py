@@ -20,7 +20,6 @@ from crow.search.store import Failure, Row
 DIM, BATCH = 32, 120
 KINDS = ("add", "update", "remove", "move", "fail", "rewhiten", "build")
 Rows = dict[str, bytes]  # path -> raw vector
-approximate.LEAST = 64
 
 
 def kind_of(step: int) -> str:
@@ -80,6 +79,7 @@ def apply(index: Index, step: int, rows: Rows) -> None:
 
 def operations(address: str) -> Iterator[str]:
     """Write for ever, saying what begins and what is done."""
+    approximate.LEAST = 64
     with Index.open(address) as index:
         rows, step = held(index), int(index.store.settings().get("step", 0)) + 1
         yield f"ready {step}"
