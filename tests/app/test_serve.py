@@ -218,6 +218,7 @@ def test_problems_are_told_in_words(client: httpx.Client, path: str, status: int
 def test_methods_that_do_not_exist_are_refused(client: httpx.Client) -> None:
     assert is_problem(client.delete("/api/v1/pictures/1"), 405)
     assert is_problem(client.put("/api/v1/search"), 405)
+    assert client.put("/api/v1/search").headers["allow"] == "GET, POST"
 
 
 def tricks(secret: Path) -> list[str]:

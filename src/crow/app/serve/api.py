@@ -217,7 +217,7 @@ async def _received(request: Request) -> bytes:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise Problem(422, "send the picture as the field 'picture' of multipart/form-data")
     try:
-        async with request.form(max_files=1, max_fields=4, max_part_size=4096) as form:
+        async with request.form(max_files=1, max_fields=100, max_part_size=4096) as form:
             sent = form.get("picture")
             if not isinstance(sent, UploadFile):
                 raise Problem(422, "send the picture as the field 'picture' of multipart/form-data")

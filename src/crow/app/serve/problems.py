@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 MEDIA = "application/problem+json"
 
@@ -54,7 +55,16 @@ SCHEMA = {
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the router names the methods of one route only
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return problem(error.status_code, str(error.detail), headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """What can be done at this path."""
+    matching = (r for r in request.app.state.routes if r.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in matching for method in getattr(route, "methods", None) or ()}
 
 
 async def _validation(request: Request, error: Exception) -> Response:

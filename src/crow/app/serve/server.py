@@ -116,6 +116,7 @@ def build(
     problems.install(app)
     app.include_router(api.router)
     app.include_router(site.router)
+    app.state.routes = [*api.router.routes, *site.router.routes]
     app.add_middleware(Guard, hosts=hosts, names=names, token=token, limits=limits, root_path=root_path)
     app.add_middleware(Watch, metrics=server.metrics, as_json=as_json)
     _describe(app, token is not None)

@@ -230,8 +230,11 @@ function shared(paths) {
 
 $("pick").onclick = () => $("file").click();
 $("file").onchange = async () => { await bring($("file").files); $("file").value = ""; };
-$("picture").onload = () => $("stage").classList.remove("waiting");
-$("picture").onerror = () => $("stage").classList.remove("waiting");
+$("picture").onload = $("picture").onerror = (event) => {
+  $("stage").classList.remove("waiting");
+  $("stage").classList.toggle("empty", event.type === "error");
+  if (event.type === "error") delete $("picture").dataset.q; // asked for again with the next search
+};
 $("draw").onclick = () => box.middle();
 $("whole").onclick = () => move({ box: null });
 $("again").onclick = () => { move(fresh({})); scrollTo(0, 0); };
