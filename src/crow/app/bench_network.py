@@ -32,7 +32,7 @@ Picture = NDArray[np.uint8]
 
 
 def network(
-    pictures: Path | None = None, rounds: int = 9, count: int = 20, device: str | None = None
+    pictures: Path | None = None, rounds: int = 7, count: int = 20, device: str | None = None
 ) -> Iterator[Measure]:
     """Every engine that runs here against the baseline, with the vectors' cosine where photographs are given."""
     recipe = RECIPES["crow"]
@@ -41,11 +41,11 @@ def network(
     picture = _fitted(sample[0] if sample else _noise())
     yield from _speed(recipe, engines, picture, rounds)
     for name, engine in engines.items():
+        yield _memory(name)
         if name != "torch":
             yield from _sizes(name, engine, recipe)
-        yield _new_size(name, engine, recipe)
-        yield _crow_share(name, engine, recipe, picture, rounds)
-        yield _memory(name)
+            yield _new_size(name, engine, recipe)
+            yield _crow_share(name, engine, recipe, picture, rounds)
     if sample:
         yield from _cosines(recipe, engines, sample)
 
