@@ -383,6 +383,8 @@ def test_a_server_that_is_gone_is_told_and_found_again(page: Page, index: Index)
     page.shot("offline")
     page.tab.context.set_offline(False)
     page.until("document.getElementById('notice').hidden")
+    page.results()  # what was asked for meanwhile is answered now
+    page.until("document.querySelectorAll('.cell.gone').length === 0")
 
 
 def test_dark_and_phone(make: Any, index: Index) -> None:

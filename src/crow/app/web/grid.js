@@ -138,6 +138,14 @@ export class Grid {
     }
   }
 
+  // Ask again for the photographs that did not arrive.
+  retry() {
+    for (const img of this.root.querySelectorAll(".gone img")) {
+      img.closest(".cell").classList.remove("gone");
+      img.src = img.getAttribute("src");
+    }
+  }
+
   row(row) {
     const element = make("div", "cells");
     element.setAttribute("role", "presentation");

@@ -30,7 +30,7 @@ const detail = new Detail({
 const follow = new Follow({
   changed: () => (scrollY < 200 && !place.view && !place.q.length ? load(true) : ($("fresh").hidden = false)),
   lost: (error) => notice(error.message),
-  back: () => { notice(""); if (!asked) render(); },
+  back: () => { notice(""); grid.retry(); if (!asked) render(); },
 });
 
 function move(changes, replace = false) {
