@@ -340,11 +340,11 @@ def test_any_flipped_bit_is_noticed() -> None:
 
 
 def test_a_recipe_of_another_version_is_refused_by_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = {k: v for k, v in CROW.to_dict().items() if k != "regional"}
-    monkeypatch.setattr(Recipe, "to_dict", lambda self: older)
-    Whitening.fit(vectors(), 8, CROW).save(tmp_path / "old.safetensors")
-    with pytest.raises(WhiteningError, match=r"old.safetensors: this is not a recipe of this version"):
-        Whitening.load(tmp_path / "old.safetensors")
+    newer = {**CROW.to_dict(), "colour": 1}
+    monkeypatch.setattr(Recipe, "to_dict", lambda self: newer)
+    Whitening.fit(vectors(), 8, CROW).save(tmp_path / "new.safetensors")
+    with pytest.raises(WhiteningError, match=r"new.safetensors: this is not a recipe of this version"):
+        Whitening.load(tmp_path / "new.safetensors")
 
 
 def test_a_failed_save_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,13 +253,23 @@ def test_a_large_collection_whitens_itself_and_says_so(
     index: Index, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "ENOUGH", 30)
-    monkeypatch.setattr(policy, "SELF_DIM", 8)
+    monkeypatch.setattr(policy, "SELF_DIM", 6)
     assert index.sync(photos(29)) and index.whitening is None
     notes = index.sync(photos(30)).notes
-    assert any("whitened with what 30 pictures" in note and "8 dimensions" in note for note in notes)
-    assert index.whitening is not None and index.whitening.dim == 8
+    assert any("whitened with what 30 pictures" in note and "6 dimensions" in note for note in notes)
+    assert index.whitening is not None and index.whitening.dim == 6
     assert index.sync(photos(40)).notes == ()  # learned once: scores stay comparable until someone rewhitens
     assert len(index.search(photos(1) / "0.png", k=40)) == 40
+
+
+def test_a_small_collection_that_whitens_itself_keeps_few_dimensions(index: Index, photos: Photos) -> None:
+    """With every dimension that 20 pictures vary in, all of them would be equally far apart: -1/19 each."""
+    folder = photos(20)
+    index.sync(folder)
+    learned = index.rewhiten(to="self")
+    assert learned is not None and learned.dim == 5
+    scores = [hit.score for hit in index.search(folder / "0.png", k=20)][1:]
+    assert max(scores) - min(scores) > 0.5
 
 
 def test_readers_follow_a_writer_and_its_whitening(index: Index, photos: Photos) -> None:

@@ -12,6 +12,7 @@ from crow.search.store import Store
 
 ENOUGH = 1000  # pictures from which a collection whitens itself; fewer say too little about 128 directions
 SELF_DIM = 128  # what self-whitening keeps: on real photographs CroW found best at 128 (docs/search.md)
+PER_DIM = 4  # pictures for each dimension kept: with as many dimensions as pictures, all are equally far apart
 
 
 def whitening_policy(whitening: Whitening | str | Path | None) -> tuple[str, Whitening | None]:
@@ -36,7 +37,7 @@ def check_whitening(whitening: Whitening | None, recipe: Recipe) -> None:
 
 
 def learned_from(store: Store, recipe: Recipe, dim: int | None) -> Whitening:
-    """A whitening learned from everything in a store; without `dim` it keeps SELF_DIM, or all there are."""
+    """A whitening learned from everything in a store; without `dim` it keeps SELF_DIM, or what so many pictures teach."""
     moments = Moments()
     with store.snapshot():
         for _, vectors in store.chunks():
@@ -45,4 +46,4 @@ def learned_from(store: Store, recipe: Recipe, dim: int | None) -> Whitening:
         raise SearchError(f"{store.address}: a whitening is learned from at least 2 pictures")
     source = f"the {moments.count} pictures of the index itself"
     learned = Whitening.from_moments(moments, dim, recipe, source=source)
-    return learned if dim else learned.to_dim(min(SELF_DIM, learned.dim))
+    return learned if dim else learned.to_dim(min(SELF_DIM, max(1, moments.count // PER_DIM), learned.dim))
