@@ -105,12 +105,15 @@ class Searcher:
             wanted *= 8
 
     def _few(self, allowed: Ids, unit: Vectors, k: int) -> Found:
-        ids, scores = [], []
+        ids, rows = [allowed[:0]], [np.empty((0, self.matrix.dim), np.float16)]
         for segment in self.matrix.segments:
-            which, rows = segment.find(allowed)
-            ids.append(allowed[which])
-            scores.append(cosines(segment.rows[rows], unit))
-        return _best(np.concatenate(ids), np.concatenate(scores), k) if ids else Found(allowed[:0], np.empty(0))
+            if not len(segment):
+                continue
+            first, last = np.searchsorted(allowed, (segment.ids[0], segment.ids[-1] + 1))
+            which, at = segment.find(allowed[first:last])
+            ids.append(allowed[first:last][which])
+            rows.append(segment.rows[at])
+        return _best(np.concatenate(ids), cosines(np.concatenate(rows), unit), k)
 
     @cached_property
     def background(self) -> Background:
