@@ -50,6 +50,12 @@ def _torch(network: torch.nn.Module, device: str | None) -> Engine:
     return TorchEngine(network, device)
 
 
+def _cuda(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.cuda import CudaEngine
+
+    return CudaEngine(network, device)
+
+
 def _openvino(network: torch.nn.Module, device: str | None) -> Engine:
     from crow.extract.engines.openvino import OpenVinoEngine
 
@@ -64,6 +70,7 @@ def _openvino_int8(network: torch.nn.Module, device: str | None) -> Engine:
 
 ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {
     "torch": _torch,
+    "cuda": _cuda,
     "openvino": _openvino,
     "openvino-int8": _openvino_int8,
 }
