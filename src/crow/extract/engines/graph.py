@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import crow
 from crow.extract.engines import EngineError
+from crow.extract.engines.kept import keep, kept
 from crow.extract.engines.rewrite import whole_numbers
 from crow.extract.pretrained import cache_folder
 
@@ -43,15 +41,16 @@ def openvino_quietly() -> ModuleType:
 def compiled(network: torch.nn.Module, change: Change | None, settings: dict[str, Any]) -> Any:
     """A network -> a compiled model: (1, h, w, 3) uint8 of any size to (1, K, H, W); `change` rewrites its graph first."""
     ov = openvino_quietly()
-    kept = cache_folder() / "openvino" / f"{_key(network, settings, change)}.blob"
+    place = cache_folder() / "openvino" / f"{_key(network, settings, change)}.blob"
     core = ov.Core()
-    if (blob := _kept(kept)) is not None:
+    if (blob := kept(place)) is not None:
         with contextlib.suppress(RuntimeError):  # of another OpenVINO after all: made anew
-            return core.import_model(ov.Tensor(blob), "CPU", settings)
+            aligned = np.frombuffer(blob, np.uint8).copy()  # OpenVINO wants it so
+            return core.import_model(ov.Tensor(aligned), "CPU", settings)
     try:
         graph = graph_of(network)
         model = core.compile_model(change(graph) if change else graph, "CPU", settings)
-        _keep(model.export_model().getvalue(), kept)
+        keep(model.export_model().getvalue(), place)
         return model
     except RuntimeError as error:
         raise EngineError(f"OpenVINO cannot compile this network: {reason(error)}") from None
@@ -96,25 +95,3 @@ def graph_of(network: torch.nn.Module) -> Any:
     steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
     steps.input().model().set_layout(ov.Layout("NCHW"))
     return steps.build()
-
-
-def _kept(path: Path) -> NDArray[np.uint8] | None:
-    """A compiled model kept at `path`, or None where there is no whole one: its sha256 comes first."""
-    with contextlib.suppress(OSError):
-        data = np.fromfile(path, np.uint8)
-        if hashlib.sha256(data[32:].data).digest() == data[:32].tobytes():
-            return data[32:].copy()  # OpenVINO wants it aligned
-    return None
-
-
-def _keep(blob: bytes, path: Path) -> None:
-    """Write a compiled model whole or not at all; a cache that cannot be written is done without."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.writelines((hashlib.sha256(blob).digest(), blob))
-            Path(part).replace(path)
-        finally:
-            Path(part).unlink(missing_ok=True)
