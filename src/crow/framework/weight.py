@@ -70,22 +70,28 @@ def uniform_channels(x: torch.Tensor, channel: Channel) -> torch.Tensor:
     return torch.ones_like(x[:, :, 0, 0])
 
 
-def sparsity(x: torch.Tensor, channel: Channel) -> torch.Tensor:
-    """(B, K, h, w) -> (B, K): log((K eps + sum Q) / (eps + Q_k)), as the paper writes it."""
-    q = shares(x)
+def rarity(q: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K) -> (B, K): log((K eps + sum Q) / (eps + Q_k)), as the paper writes it."""
     return torch.log((q.shape[1] * channel.eps + q.sum(1, keepdim=True)) / (channel.eps + q))
 
 
-def sparsity_released(x: torch.Tensor, channel: Channel) -> torch.Tensor:
-    """(B, K, h, w) -> (B, K): log(sum Q / Q_k) where the channel fires, else 0, as the released code computes it."""
-    q = shares(x)
+def rarity_released(q: torch.Tensor, channel: Channel) -> torch.Tensor:
+    """(B, K) -> (B, K): log(sum Q / Q_k) where the channel fires, else 0, as the released code computes it."""
     return torch.where(q > 0, torch.log(q.sum(1, keepdim=True) / torch.where(q > 0, q, 1)), 0)
 
 
+def _of_map(weight: Callable[[torch.Tensor, Channel], torch.Tensor]) -> Callable[[torch.Tensor, Channel], torch.Tensor]:
+    """A weight of the shares, (B, K) -> (B, K), as one of the map, (B, K, h, w) -> (B, K)."""
+    return lambda x, channel: weight(shares(x), channel)
+
+
+OF_SHARES: dict[str, Callable[[torch.Tensor, Channel], torch.Tensor]] = {  # the weights that depend on Q alone
+    "sparsity": rarity,
+    "sparsity-released": rarity_released,
+}
 CHANNEL: dict[str, Callable[[torch.Tensor, Channel], torch.Tensor]] = {
     "uniform": uniform_channels,
-    "sparsity": sparsity,
-    "sparsity-released": sparsity_released,
+    **{kind: _of_map(weight) for kind, weight in OF_SHARES.items()},
 }
 
 
