@@ -143,7 +143,7 @@ def _stores(
     from crow.extract import engines
 
     layers = sorted({recipe.view.layer for recipe in recipes})
-    if len(layers) > 1 and (machine.engine or engines.choose(machine.device)) not in TAPPED:
+    if len(layers) > 1 and (machine.engine or engines.choose(recipes[0].view, machine.device)) not in TAPPED:
         by_layer = {layer: [r for r in recipes if r.view.layer == layer] for layer in layers}
         lists = {n: iter(_stores(r, keys, machine, regional, progress, stack)) for n, r in by_layer.items()}
         return [next(lists[recipe.view.layer]) for recipe in recipes]

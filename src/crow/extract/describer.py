@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crow.extract import engines
-from crow.extract.cores import granted_cores
+from crow.extract.decoders import decoder_for
 from crow.extract.download import Report
-from crow.extract.images import Picture, PictureError, Source, prepare
+from crow.extract.images import Picture, PictureError, Source, prepared
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, RecipeError
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 Box = tuple[float, float, float, float]
-NETWORK_PIXELS = 32_000_000  # through VGG16 in float32 such a picture takes some 16 GB
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Describer:
         self.recipe = replace(recipe, regional=regional.fingerprint) if regional else recipe
         self.regional = regional
         network, self.weights = load(recipe.view.network, recipe.view.layer, Path(weights) if weights else None, report)
-        self.engine = engines.engine_named(engine or engines.choose(device), network, device)
+        self.engine = engines.engine_named(engine or engines.choose(recipe.view, device), network, device)
         self.precision = self.engine.precision
 
     def __repr__(self) -> str:
@@ -82,47 +81,48 @@ class Describer:
 
     def maps(self, pictures: Source | Sequence[Source], box: Box | None = None) -> list[torch.Tensor]:
         """The feature maps (1, K, H, W), before the recipe's own pooling."""
-        return list(self.engine.maps([self._prepare(picture, box).pixels for picture in _many(pictures)]))
+        found = [prepared(picture, self.recipe.view, box) for picture in _many(pictures)]
+        return list(self.engine.maps([_picture(each).pixels for each in found]))
 
     def stream(self, items: Iterable[tuple[Any, Source]], box: Box | None = None) -> Iterator[Described]:
         """(key, picture) pairs -> what became of each, in order, with at most two windows of pictures in memory."""
-        window, source = self.engine.window, iter(items)
-        with ThreadPoolExecutor(min(8, granted_cores()), "decode") as threads:
-            waiting: deque[tuple[Any, Future[Picture]]] = deque()
+        window, source, decoder = self.engine.window, iter(items), decoder_for(self.engine)
+        groups = max(1, window // decoder.group)
+        with ThreadPoolExecutor(decoder.threads, "decode") as threads:
+            waiting: deque[tuple[list[Any], Future[Sequence[Picture | PictureError]]]] = deque()
             try:
                 while True:
-                    for key, picture in islice(source, 2 * window - len(waiting)):
-                        waiting.append((key, threads.submit(self._prepare, picture, box)))
+                    while len(waiting) < 2 * groups and (group := list(islice(source, decoder.group))):
+                        pictures = [picture for _, picture in group]
+                        future = threads.submit(decoder, pictures, self.recipe.view, box)
+                        waiting.append(([key for key, _ in group], future))
                     if not waiting:
                         return
-                    yield from self._describe([waiting.popleft() for _ in range(min(window, len(waiting)))])
+                    ready = [waiting.popleft() for _ in range(min(groups, len(waiting)))]
+                    pairs = (zip(keys, future.result(), strict=True) for keys, future in ready)
+                    yield from self._describe(list(chain.from_iterable(pairs)))
             finally:
                 for _, future in waiting:
                     future.cancel()
 
-    def _prepare(self, picture: Source, box: Box | None) -> Picture:
-        prepared = prepare(picture, self.recipe.view, box)
-        height, width = prepared.pixels.shape[:2]
-        if height * width > NETWORK_PIXELS:
-            raise PictureError(_name(picture), f"{width} x {height} pixels are too many for the network: give a --size")
-        return prepared
-
-    def _describe(self, window: list[tuple[Any, Future[Picture]]]) -> list[Described]:
+    def _describe(self, window: list[tuple[Any, Picture | PictureError]]) -> list[Described]:
         """A window of decoded pictures -> what became of each, in order."""
-        results: list[Described | None] = [None] * len(window)
-        good: list[tuple[int, Any, Picture]] = []
-        for i, (key, future) in enumerate(window):
-            try:
-                good.append((i, key, future.result()))
-            except PictureError as error:
-                results[i] = Described(key, None, reason=error.reason)
-            except MemoryError:
-                results[i] = Described(key, None, reason="not enough memory to read it")
-        if good:
-            rows = self.engine.vectors([picture.pixels for _, _, picture in good], self.recipe, self.regional)
-            for (i, key, picture), row in zip(good, rows, strict=True):
-                results[i] = Described(key, row, picture.width, picture.height, picture.taken)
-        return [result for result in results if result is not None]
+        good = [picture.pixels for _, picture in window if isinstance(picture, Picture)]
+        rows = iter(self.engine.vectors(good, self.recipe, self.regional) if good else ())
+        results = []
+        for key, picture in window:
+            if isinstance(picture, PictureError):
+                results.append(Described(key, None, reason=picture.reason))
+            else:
+                results.append(Described(key, next(rows), picture.width, picture.height, picture.taken))
+        return results
+
+
+def _picture(found: Picture | PictureError) -> Picture:
+    """It, or the error raised."""
+    if isinstance(found, PictureError):
+        raise found
+    return found
 
 
 def _name(picture: Source) -> str | Path:

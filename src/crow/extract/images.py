@@ -30,10 +30,13 @@ __all__ = [
     "Source",
     "crop",
     "entries",
+    "facts",
     "load",
     "prepare",
+    "prepared",
     "read",
     "resize",
+    "target",
     "walk",
 ]
 
@@ -42,6 +45,7 @@ Box = tuple[float, float, float, float]  # xmin, ymin, xmax, ymax
 
 SHORT_SIDE = 64  # below this the network's maps shrink to a cell or two
 LONG_SIDE = 4096  # as far as a long side is stretched to bring its short side to SHORT_SIDE
+NETWORK_PIXELS = 32_000_000  # through VGG16 in float32 such a picture takes some 16 GB
 
 _ORIENTATION, _DATE_TIME, _EXIF_IFD, _DATE_TIME_ORIGINAL = 0x0112, 0x0132, 0x8769, 0x9003
 _UPRIGHT = {
@@ -79,7 +83,7 @@ def crop(
 
 def resize(pixels: Pixels, size: Size, name: str | Path = "picture") -> Pixels:
     """(H, W, 3) -> (h, w, 3) by Pillow's bicubic with antialias; the same array where nothing changes."""
-    if _target(pixels.shape[1], pixels.shape[0], size) == (pixels.shape[1], pixels.shape[0]):
+    if target(pixels.shape[1], pixels.shape[0], size) == (pixels.shape[1], pixels.shape[0]):
         return pixels
     return np.array(_resize(_from_array(pixels, str(name)), size, str(name)))
 
@@ -90,6 +94,21 @@ def prepare(source: Source, view: View, box: Box | None = None, name: str | Path
     image, taken = _open(source, view.upright, name)
     part = image if box is None else _crop(image, box, "refuse", name)
     return Picture(np.array(_resize(part, view.size, name)), image.width, image.height, taken)
+
+
+def prepared(source: Source, view: View, box: Box | None = None) -> Picture | PictureError:
+    """What `prepare` gives, or why it gives nothing; pictures that no network has room for among them."""
+    try:
+        picture = prepare(source, view, box)
+    except PictureError as error:
+        return error
+    except MemoryError:
+        return PictureError(name_of(source), "not enough memory to read it")
+    height, width = picture.pixels.shape[:2]
+    if height * width > NETWORK_PIXELS:
+        reason = f"{width} x {height} pixels are too many for the network: give a --size"
+        return PictureError(name_of(source), reason)
+    return picture
 
 
 def _crop(image: Image.Image, box: Box, outside: str, name: str) -> Image.Image:
@@ -106,12 +125,12 @@ def _crop(image: Image.Image, box: Box, outside: str, name: str) -> Image.Image:
 
 
 def _resize(image: Image.Image, size: Size, name: str) -> Image.Image:
-    target = _target(image.width, image.height, size)
-    guard(*target, name)
-    return image if target == image.size else image.resize(target, Image.Resampling.BICUBIC)
+    wanted = target(image.width, image.height, size)
+    guard(*wanted, name)
+    return image if wanted == image.size else image.resize(wanted, Image.Resampling.BICUBIC)
 
 
-def _target(width: int, height: int, size: Size) -> tuple[int, int]:
+def target(width: int, height: int, size: Size) -> tuple[int, int]:
     """The size a picture is brought to; a long side is stretched with a tiny short one, but not past LONG_SIDE."""
     if size.rule == "square":
         return max(size.pixels, SHORT_SIDE), max(size.pixels, SHORT_SIDE)
@@ -152,10 +171,10 @@ def _from_array(array: Pixels, name: str) -> Image.Image:
 def _from_image(image: Image.Image, upright: bool, name: str) -> tuple[Image.Image, str | None]:
     guard(image.width, image.height, name)
     tiff = image.format == "TIFF"  # Pillow turns these upright by itself as they load
-    orientation, taken = _exif(image) if tiff else (1, None)
+    orientation, taken = facts(image) if tiff else (1, None)
     _decode(image, name)
     if not tiff:
-        orientation, taken = _exif(image)
+        orientation, taken = facts(image)
     turns = {} if tiff == upright else _UPRIGHT if upright else _BACK
     rgb = to_rgb(image)
     return (rgb.transpose(turns[orientation]) if orientation in turns else rgb), taken
@@ -170,7 +189,7 @@ def _decode(image: Image.Image, name: str) -> None:
         raise PictureError(name, broken(image.format, error)) from error
 
 
-def _exif(image: Image.Image) -> tuple[int, str | None]:
+def facts(image: Image.Image) -> tuple[int, str | None]:
     """The orientation (1 to 8) and when the picture was taken; what cannot be read counts as absent."""
     try:
         exif = image.getexif()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crow.recipe import Recipe
+from crow.recipe import Recipe, View
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,24 @@ def _torch(network: torch.nn.Module, device: str | None) -> Engine:
     return TorchEngine(network, device)
 
 
+def _torch_bf16(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.torch import TorchBfloat16Engine
+
+    return TorchBfloat16Engine(network, device)
+
+
+def _cuda(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.cuda import CudaEngine
+
+    return CudaEngine(network, device)
+
+
+def _cuda_fp8(network: torch.nn.Module, device: str | None) -> Engine:
+    from crow.extract.engines.cuda import CudaFp8Engine
+
+    return CudaFp8Engine(network, device)
+
+
 def _openvino(network: torch.nn.Module, device: str | None) -> Engine:
     from crow.extract.engines.openvino import OpenVinoEngine
 
@@ -64,16 +82,24 @@ def _openvino_int8(network: torch.nn.Module, device: str | None) -> Engine:
 
 ENGINES: dict[str, Callable[[torch.nn.Module, str | None], Engine]] = {
     "torch": _torch,
+    "torch-bf16": _torch_bf16,
+    "cuda": _cuda,
+    "cuda-fp8": _cuda_fp8,
     "openvino": _openvino,
     "openvino-int8": _openvino_int8,
 }
 
 
-def choose(device: str | None = None) -> str:
-    """The fastest engine of class `exact` that this machine can run; says so where it falls back to torch."""
+def choose(view: View, device: str | None = None) -> str:
+    """The fastest engine of class `exact` that this machine can run a view on; says so where it falls back to torch."""
     import torch
 
-    if device not in (None, "cpu") or (device is None and torch.cuda.is_available()):
+    if device != "cpu" and torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability(device)
+        if capability == (9, 0) and view.network.startswith("vgg") and view.layer != "conv1_1":
+            return "cuda"
+        return "torch-bf16" if capability >= (8, 0) else "torch"
+    if device not in (None, "cpu"):
         return "torch"
     try:
         from crow.extract.engines.graph import openvino_quietly

@@ -50,12 +50,18 @@ class Int8:
 
 def in_int8(network: torch.nn.Module) -> tuple[torch.nn.Module, Int8]:
     """The network with its channels balanced, and the change of its graph; for weights that are in the table alone."""
+    network, ends = balanced_by_table(network, "openvino-int8")
+    return network, Int8(tuple(ends))
+
+
+def balanced_by_table(network: torch.nn.Module, engine: str) -> tuple[torch.nn.Module, list[float]]:
+    """The network with its channels balanced, and where each layer's values end; an engine's name, for its refusal."""
     table = json.loads(files("crow.extract.engines").joinpath(TABLE).read_text())["layers"]
     own = _layers(network)
     if not own or any(table.get(name, {}).get("weights") != print_ for name, print_ in own.items()):
-        raise EngineError("openvino-int8 has ranges for vgg16 with its published weights only: take engine openvino")
-    network, ends = balanced(network, [torch.tensor(table[name]["largest"]) for name in own])
-    return network, Int8(tuple(ends))
+        other = engine.partition("-")[0]
+        raise EngineError(f"{engine} has ranges for vgg16 with its published weights only: take engine {other}")
+    return balanced(network, [torch.tensor(table[name]["largest"]) for name in own])
 
 
 def measure(network: torch.nn.Module, pictures: Iterable[NDArray[np.uint8]]) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,205 @@
+"""The GPU engines: VGG on Hopper (H100, H200) with kernels of its own, in bfloat16 (exact) or eight-bit floats (fast).
+
+Pictures of any sizes share a batch: each has a canvas as large as the largest needs, and what lies beyond its own
+border is zero at every layer, as if it were alone (`kernels.cu`). So a vector never depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from crow.extract.engines import EngineError, Pictures
+from crow.extract.engines.batches import Upload, canvases, size_of
+from crow.extract.engines.convolution import (
+    Convolution,
+    Step,
+    first_weights,
+    in_bfloat16,
+    in_float8,
+    levels,
+    plan,
+    processors,
+    source,
+    tiles_of,
+)
+from crow.extract.engines.driver import Launch, kernel
+from crow.extract.engines.int8 import balanced_by_table
+from crow.extract.engines.rewrite import whole_numbers
+from crow.extract.engines.sums import WIDTH, Sums, computes, weighed
+from crow.framework.describe import describe
+from crow.framework.reduce import Whitening
+from crow.recipe import Recipe
+
+THREADS, BLOCKS = 256, 2  # of the first convolution, on each multiprocessor
+LAYOUTS = 64  # batches of like sizes come again: so many are remembered
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A batch of certain sizes: where everything lies on the GPU, and what is launched for it."""
+
+    sizes: NDArray[np.int32]  # (n, 4) of the map, as `levels` gives it
+    tables: torch.Tensor  # (layers, n, 4) of the same on the GPU
+    first: tuple[Any, ...]  # arguments of the first convolution, after the pictures
+    tiles: int  # of it
+    launches: list[Launch]  # the other convolutions
+    map: torch.Tensor  # (n, H, W, K)
+
+
+class CudaEngine:
+    """VGG on a Hopper GPU in bfloat16; see `kernels.cu`."""
+
+    name, precision = "cuda", "exact"
+    window = 128
+    takes_tensors = True  # pictures may be (3, h, w) on the GPU already
+    batch_pixels = 12 << 20  # of all canvases of a batch: some 3 GB in the first layers
+
+    def __init__(self, network: nn.Module, device: str | None = None) -> None:
+        if not usable(device):
+            raise EngineError(f"engine {self.name} needs a Hopper GPU (H100, H200); engine torch runs anywhere")
+        self.device = device or "cuda"
+        self._lock = Lock()  # the spaces serve one batch at a time
+        with self._at_work():
+            rewritten, self.convolutions, self.ceil = self._convolutions(network)
+            first: Any = rewritten.body[0]
+            self._mean = (ctypes.c_int * 3)(*(round(m) for m in first.mean.flatten().tolist()))
+            self._weights, self._bias = first_weights(first.weight), first.bias.float().cuda()
+            self._first, self._sums = kernel(source(), "first"), Sums()
+            self._upload = Upload(self.device)
+        self._spaces: dict[int, torch.Tensor] = {}
+        self._layouts: OrderedDict[tuple[tuple[int, int], ...], Layout] = OrderedDict()
+
+    def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
+        """The map (1, K, H, W) of each picture, in order."""
+        for picture in pictures:
+            with self._at_work():
+                y = _own(self._forward([picture]), 0)
+            yield y
+
+    def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
+        """n pictures -> (n, K), in order."""
+        order: list[int] = []
+        parts: list[torch.Tensor] = []
+        with self._at_work():
+            for batch in canvases(pictures, self.batch_pixels):
+                done = self._forward([pictures[i] for i in batch])
+                parts.append(self._reduced(done, recipe, regional))
+                order += batch
+            rows = [_finished(part.cpu().numpy(), recipe) for part in parts]
+        result = np.empty((len(order), rows[0].shape[1]), np.float32)
+        result[order] = np.concatenate(rows)
+        return result
+
+    def _at_work(self) -> ExitStack:
+        """Alone, on the engine's device, without gradients."""
+        stack = ExitStack()
+        contexts = (self._lock, torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad())
+        for context in contexts:
+            stack.enter_context(context)
+        return stack
+
+    def _convolutions(self, network: nn.Module) -> tuple[Any, list[Convolution], bool]:
+        """The network that runs, its convolutions after the first, and how its pools round."""
+        network = whole_numbers(network)
+        steps, ceil = plan(network)
+        return network, self._laid(steps[1:], ceil), ceil
+
+    def _laid(self, steps: list[Step], ceil: bool) -> list[Convolution]:
+        return in_bfloat16(steps, ceil)
+
+    def _forward(self, pictures: Pictures) -> Layout:
+        """n pictures -> their layout, the map in it written."""
+        layout = self._layout(tuple(size_of(picture) for picture in pictures))
+        places = self._upload(pictures)
+        grid = (min(layout.tiles, BLOCKS * processors()), 1)
+        self._first.launch(grid, THREADS, places, *layout.first)()
+        for launch in layout.launches:
+            launch()
+        return layout
+
+    def _layout(self, sizes: tuple[tuple[int, int], ...]) -> Layout:
+        """The layout of a batch, made or remembered."""
+        if sizes not in self._layouts:
+            made = self._laid_out(sizes)
+            self._layouts[sizes] = made
+            if len(self._layouts) > LAYOUTS:
+                self._layouts.popitem(last=False)
+        self._layouts.move_to_end(sizes)
+        return self._layouts[sizes]
+
+    def _laid_out(self, sizes: tuple[tuple[int, int], ...]) -> Layout:
+        n = len(sizes)
+        table, shapes = levels(sizes, [c.pool for c in self.convolutions], self.ceil)
+        tables = torch.from_numpy(table).to(self.device)
+        x = self._space(0, (n, *shapes[0], 64), torch.bfloat16)
+        tiles = tiles_of(table[0], shapes[0])
+        rows, columns, count, total = [ctypes.c_int(v) for v in (*shapes[0], n, tiles)]
+        first = (self._mean, self._weights, self._bias, x, rows, columns, tables[0], count, total)
+        launches = []
+        for number, convolution in enumerate(self.convolutions):
+            y = self._space(number % 2 + 1, (n, *shapes[number + 1], convolution.outputs), convolution.outward)
+            here = tiles_of(table[number], (x.shape[1], x.shape[2]))
+            launches.append(convolution.launch(x, y, tables[number], here))
+            x = y
+        return Layout(table[-1], tables, first, tiles, launches, x)
+
+    def _reduced(self, done: Layout, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
+        """(n, 2 K + 1) sums where the map can be summed where it lies, else (n, K) vectors."""
+        if _fused(done, recipe):
+            return self._sums(done.map, done.tables[-1], recipe)
+        return torch.cat([describe(_own(done, i), recipe, regional) for i in range(len(done.sizes))])
+
+    def _space(self, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in one of the buffers, which grow as they must and are used again."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        if number not in self._spaces or self._spaces[number].numel() < size:
+            self._layouts.clear()  # they lie in the old one
+            self._spaces[number] = torch.empty(size, dtype=torch.uint8, device=self.device)
+        return self._spaces[number][:size].view(dtype).view(shape)
+
+
+class CudaFp8Engine(CudaEngine):
+    """The same in eight-bit floats, with the ranges of the table that crow ships: an identity of its own."""
+
+    name, precision = "cuda-fp8", "fast"
+
+    def _convolutions(self, network: nn.Module) -> tuple[Any, list[Convolution], bool]:
+        network, self._ends = balanced_by_table(network, self.name)
+        return super()._convolutions(network)
+
+    def _laid(self, steps: list[Step], ceil: bool) -> list[Convolution]:
+        return in_float8(steps, ceil, self._ends)
+
+
+def usable(device: str | None = None) -> bool:
+    """Whether the kernels of these engines run here."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _fused(done: Layout, recipe: Recipe) -> bool:
+    """Whether the map is summed where it lies; a side of one cell is left to `describe`, which says so where it must."""
+    return computes(recipe) and done.map.shape[3] == WIDTH and bool(done.sizes[:, 2:].min() >= 2)
+
+
+def _finished(rows: NDArray[np.float32], recipe: Recipe) -> NDArray[np.float32]:
+    """Sums become vectors; vectors stay."""
+    return weighed(rows, recipe) if rows.shape[1] == 2 * WIDTH + 1 else rows
+
+
+def _own(done: Layout, at: int) -> torch.Tensor:
+    """A picture's own part of the canvases, (1, K, H, W) float32."""
+    _, _, height, width = done.sizes[at].tolist()
+    return done.map[at : at + 1, :height, :width].permute(0, 3, 1, 2).float()
