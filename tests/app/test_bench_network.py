@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from crow.app.bench import SUBJECTS, Measure
-from crow.app.bench_network import operations
+from crow.app.bench import SUBJECTS, Measure, operations
 from crow.app.bench_pipeline import decode, pipeline
 from crow.app.cli import app
 from crow.app.cli_bench import line
@@ -32,7 +31,7 @@ def test_operations_are_those_of_the_layers() -> None:
     body = vgg("conv2_1", (2, 2, 3, 3, 3))
     expected = 2 * 9 * 48 * 64 * (3 * 64 + 64 * 64) + 2 * 9 * 24 * 32 * 64 * 128
     with torch.no_grad():
-        assert operations(torch.nn.Sequential(Float(), body), np.zeros((48, 64, 3), np.uint8)) == expected
+        assert operations(torch.nn.Sequential(Float(), body), 48, 64) == expected
 
 
 class Float(torch.nn.Module):
@@ -45,10 +44,11 @@ class Float(torch.nn.Module):
 def test_pipeline_times_every_stage_and_names_the_slowest(vgg16: Path, folder: Path) -> None:
     found = list(pipeline(folder, 3, RECIPES["crow"].sized("64"), engine="torch"))
     names = [measure.name for measure in found]
-    assert names[:5] == [f"{stage}, one picture" for stage in ("read", "decode", "resize", "network", "CroW")]
-    assert names[5].startswith("the stage that limits: ")
-    assert names[6] == "3 photographs from disk to vectors"
-    assert 0 < found[7].value <= 100
+    assert names[:4] == [f"{stage}, alone" for stage in ("read", "decode", "decode and resize", "network and CroW")]
+    assert names[4].startswith("the stage that limits: ")
+    assert found[4].value == min(measure.value for measure in found[:4])
+    assert names[5] == "3 photographs from disk to vectors"
+    assert 0 < found[6].value <= 100
 
 
 def test_decode_is_compared_to_pillow(folder: Path) -> None:

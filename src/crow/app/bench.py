@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import prod
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,20 @@ def spread(values: Sequence[float]) -> float:
     """Between the quartiles."""
     low, _, high = quantiles(values, n=4)
     return high - low
+
+
+def operations(body: torch.nn.Module, height: int, width: int) -> float:
+    """Multiplications and additions of all convolutions for one picture of a size."""
+    import torch
+
+    done: list[float] = []
+
+    def count(layer: torch.nn.Module, _: Any, y: torch.Tensor) -> None:
+        done.append(2.0 * y.numel() * prod(next(iter(layer.parameters())).shape[1:]))
+
+    hooks = [layer.register_forward_hook(count) for layer in body.modules() if isinstance(layer, torch.nn.Conv2d)]
+    with torch.no_grad():
+        body(torch.zeros(1, 3, height, width, dtype=torch.uint8))
+    for hook in hooks:
+        hook.remove()
+    return sum(done)

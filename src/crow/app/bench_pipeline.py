@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -13,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from crow.app.bench import Measure, milliseconds, spread, timed
+from crow.app.bench import Measure, milliseconds, timed
 from crow.extract.cores import granted_cores
+from crow.extract.decoders import decoder_for
 from crow.extract.describer import Describer
 from crow.extract.engines import Engine, Pictures
-from crow.extract.images import load, prepare, resize
+from crow.extract.images import Picture, prepare
 from crow.extract.walk import walk
-from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
-from crow.recipe import RECIPES, Recipe
+from crow.recipe import RECIPES, Recipe, Size, View
 
 BUSY = 90  # per cent of the time that the network is to be at work
-SAMPLE = 24  # files whose stages are timed one by one
+ALL = View(size=Size("original"))
+Stage = Callable[[Any], Any]
 
 
 def pipeline(
@@ -34,39 +37,61 @@ def pipeline(
     engine: str | None = None,
     device: str | None = None,
 ) -> Iterator[Measure]:
-    """Each stage alone, the slowest by name, and the whole: photographs from disk to vectors."""
+    """Each stage alone with all that it may use, the slowest by name, and the whole: photographs from disk to vectors."""
     files = some(pictures, count)
     describer = Describer(recipe, engine, device)
-    list(describer.stream((path, path) for path in files[:2]))  # wakes the engine
-    stages = _stages(describer, files[:: max(1, len(files) // SAMPLE)])
-    threads = min(8, granted_cores())
-    for name, times in stages.items():
-        yield Measure(f"{name}, one picture", median(times), "ms", spread(times))
-    network = median(stages["network"])
-    ahead = sum(median(stages[name]) for name in ("read", "decode", "resize")) / threads
-    slowest = "the network" if network >= ahead else f"reading and decoding on {threads} threads"
-    yield Measure(f"the stage that limits: {slowest}; its rate", 1000 / max(network, ahead), "pictures/s")
+    list(describer.stream((path, path) for path in files))  # wakes the engine and what decodes
+    rates = _stages(describer, files)
+    for name, rate in rates.items():
+        yield Measure(f"{name}, alone", rate, "pictures/s")
+    slowest = min(rates, key=lambda name: rates[name])
+    yield Measure(f"the stage that limits: {slowest}; its rate", rates[slowest], "pictures/s")
     yield from _whole(describer, files)
 
 
-def _stages(describer: Describer, files: list[Path]) -> dict[str, list[float]]:
-    """Milliseconds of every stage on every file, one after the other."""
-    view, recipe = describer.recipe.view, describer.recipe
-    stages: dict[str, list[float]] = {name: [] for name in ("read", "decode", "resize", "network", "CroW")}
+def _stages(describer: Describer, files: list[Path]) -> dict[str, float]:
+    """Pictures a second of every stage, on all files, as the pipeline runs it."""
+    view, engine, rates = describer.recipe.view, describer.engine, dict[str, float]()
+    decoder = decoder_for(engine)
+    with ThreadPoolExecutor(decoder.threads) as pool:
 
-    def took(name: str, step: Callable[[Any], Any], given: Any) -> Any:
-        start = perf_counter()
-        result = step(given)
-        stages[name].append(1000 * (perf_counter() - start))
-        return result
+        def at(name: str, step: Stage, given: list[Any]) -> list[Any]:
+            start = perf_counter()
+            found = list(step(given))
+            rates[name] = len(files) / (perf_counter() - start)
+            return found
 
-    for file in files:
-        data = took("read", Path.read_bytes, file)
-        picture = took("decode", lambda data: load(data, view.upright).pixels, data)
-        pixels = took("resize", lambda picture: resize(picture, view.size), picture)
-        x = took("network", lambda pixels: next(iter(describer.engine.maps([pixels]))), pixels)
-        took("CroW", lambda x: describe(x, recipe), x)
-    return stages
+        def decoded(view: View) -> Stage:
+            return lambda given: chain.from_iterable(pool.map(lambda group: decoder(group, view, None), given))
+
+        data = at("read", lambda files: pool.map(Path.read_bytes, files), files)
+        groups = [data[i : i + decoder.group] for i in range(0, len(data), decoder.group)]
+        at("decode", decoded(replace(ALL, upright=view.upright)), groups)
+        found = at("decode and resize", decoded(view), groups)
+        pixels = [picture.pixels for picture in found if isinstance(picture, Picture)]
+        if engine.device != "cpu" and isinstance(pixels[0], np.ndarray):
+            at("upload", _uploader(engine.device, max(one.size for one in pixels)), pixels)
+        windows = [pixels[i : i + engine.window] for i in range(0, len(pixels), engine.window)]
+        at("network and CroW", lambda windows: [engine.vectors(one, describer.recipe) for one in windows], windows)
+    return rates
+
+
+def _uploader(device: str, size: int) -> Stage:
+    """Pictures from the host's memory to the GPU, through memory that its copy engine reads by itself."""
+    import torch
+
+    pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def upload(pictures: list[Any]) -> list[Any]:
+        there = []
+        for pixels in pictures:
+            torch.cuda.synchronize()
+            pinned.numpy()[: pixels.size] = pixels.reshape(-1)
+            there.append(pinned[: pixels.size].to(device, non_blocking=True))
+        torch.cuda.synchronize()
+        return there
+
+    return upload
 
 
 class Watched:

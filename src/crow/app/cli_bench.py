@@ -36,6 +36,7 @@ def bench(
         Path | None, typer.Option("--others", metavar="FOLDER", help="Photographs of other things (matches).")
     ] = None,
     count: Annotated[int | None, typer.Option("--count", metavar="N", help="How many of them.")] = None,
+    device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure this machine: ours and the usual way in one run, medians and spread."""
@@ -45,9 +46,11 @@ def bench(
         raise typer.BadParameter(f"crow bench {subject} needs photographs: give --pictures FOLDER")
     given: dict[str, Any] = {"pictures": pictures, "count": count} if subject in PICTURES else {}
     given |= {"others": others} if subject == "matches" else {}
+    given |= {"device": device} if subject in ("network", "pipeline") else {}
     here = machine()
     if not as_json:
-        typer.echo(f"{here['processor']}, {here['cores']} cores; {here['date']}; load {here['load']}")
+        gpu = f", {here['gpu']}" if here["gpu"] else ""
+        typer.echo(f"{here['processor']}, {here['cores']} cores{gpu}; {here['date']}; load {here['load']}")
     records = []
     for measure in measures(subject, **{key: value for key, value in given.items() if value is not None}):
         records.append(asdict(measure))
@@ -72,6 +75,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": granted_cores(),
+        "gpu": _gpu(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "crow": crow.__version__,
@@ -86,6 +90,12 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _version(name: str) -> str | None:

@@ -70,7 +70,7 @@ class CudaEngine:
             raise EngineError(f"engine {self.name} needs a Hopper GPU (H100, H200); engine torch runs anywhere")
         self.device = device or "cuda"
         self._lock = Lock()  # the spaces serve one batch at a time
-        with self._at_work():
+        with self.alone():
             rewritten, self.convolutions, self.ceil = self._convolutions(network)
             first: Any = rewritten.body[0]
             self._mean = (ctypes.c_int * 3)(*(round(m) for m in first.mean.flatten().tolist()))
@@ -83,25 +83,25 @@ class CudaEngine:
     def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
         """The map (1, K, H, W) of each picture, in order."""
         for picture in pictures:
-            with self._at_work():
-                y = _own(self._forward([picture]), 0)
+            with self.alone():
+                y = _own(self.forward([picture]), 0)
             yield y
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """n pictures -> (n, K), in order."""
         order: list[int] = []
         parts: list[torch.Tensor] = []
-        with self._at_work():
+        with self.alone():
             for batch in canvases(pictures, self.batch_pixels):
-                done = self._forward([pictures[i] for i in batch])
-                parts.append(self._reduced(done, recipe, regional))
+                done = self.forward([pictures[i] for i in batch])
+                parts.append(self.reduced(done, recipe, regional))
                 order += batch
             rows = [_finished(part.cpu().numpy(), recipe) for part in parts]
         result = np.empty((len(order), rows[0].shape[1]), np.float32)
         result[order] = np.concatenate(rows)
         return result
 
-    def _at_work(self) -> ExitStack:
+    def alone(self) -> ExitStack:
         """Alone, on the engine's device, without gradients."""
         stack = ExitStack()
         contexts = (self._lock, torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad())
@@ -118,7 +118,7 @@ class CudaEngine:
     def _laid(self, steps: list[Step], ceil: bool) -> list[Convolution]:
         return in_bfloat16(steps, ceil)
 
-    def _forward(self, pictures: Pictures) -> Layout:
+    def forward(self, pictures: Pictures) -> Layout:
         """n pictures -> their layout, the map in it written."""
         layout = self._layout(tuple(size_of(picture) for picture in pictures))
         places = self._upload(pictures)
@@ -154,7 +154,7 @@ class CudaEngine:
             x = y
         return Layout(table[-1], tables, first, tiles, launches, x)
 
-    def _reduced(self, done: Layout, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
+    def reduced(self, done: Layout, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
         """(n, 2 K + 1) sums where the map can be summed where it lies, else (n, K) vectors."""
         if _fused(done, recipe):
             return self._sums(done.map, done.tables[-1], recipe)
