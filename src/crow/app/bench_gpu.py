@@ -81,7 +81,7 @@ def baseline(recipe: Recipe, there: list[torch.Tensor]) -> Callable[[Any], Any]:
     body = load(recipe.view.network, recipe.view.layer)[0].to(there[0].device)
 
     def run(_: Any) -> NDArray[np.float32]:
-        with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=True):
+        with torch.no_grad():
             return torch.cat([describe(body(x[None].float()), recipe) for x in there]).cpu().numpy()
 
     return run
@@ -113,7 +113,7 @@ def _more(
     pictures = _given(engine, there)
     some = pictures[:8]
     mixed = _given(engine, [_on_gpu(picture, engine.device) for picture in mixture(sample)])
-    hosted = [picture.permute(1, 2, 0).cpu().numpy() for picture in there]
+    hosted = [np.ascontiguousarray(picture.permute(1, 2, 0).cpu().numpy()) for picture in there]
     ways: dict[str, Callable[[Any], Any]] = {
         "uniform": lambda _: engine.vectors(pictures, recipe),
         "one at a time": lambda _: [engine.vectors([picture], recipe) for picture in some],
@@ -191,7 +191,7 @@ def _crow_share(name: str, engine: Engine, recipe: Recipe, pictures: Any, whole:
     """Steps 1 to 5 of the algorithm on the maps as they lie there, of the way from pictures to vectors."""
     if not hasattr(engine, "forward"):
         return
-    few = pictures[:8]
+    few = pictures[:16]
     with engine.alone():  # type: ignore[attr-defined]
         done = engine.forward(few)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

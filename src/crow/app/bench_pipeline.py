@@ -98,13 +98,10 @@ class Watched:
     """An engine that keeps count of the seconds it is at work."""
 
     def __init__(self, engine: Engine) -> None:
-        self.name, self.precision, self.device, self.window = (
-            engine.name,
-            engine.precision,
-            engine.device,
-            engine.window,
-        )
-        self.engine, self.maps, self.seconds = engine, engine.maps, 0.0
+        self.engine, self.seconds = engine, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """The engine's own, timed."""
@@ -116,7 +113,8 @@ class Watched:
 
 def _whole(describer: Describer, files: list[Path]) -> Iterator[Measure]:
     """All files through `Describer.stream`: pictures a second, and how long the network was at work."""
-    describer.engine = watched = Watched(describer.engine)
+    watched: Any = Watched(describer.engine)
+    describer.engine = watched
     start = perf_counter()
     done = sum(described.vector is not None for described in describer.stream((path, path) for path in files))
     seconds = perf_counter() - start

@@ -50,7 +50,7 @@ class Threads:
 class OnGpu:
     """Everyday JPEG files on the GPU, all else by another decoder."""
 
-    group = 16
+    group = 32
 
     def __init__(self, device: str, rest: Decoder) -> None:
         from crow.extract.engines.jpeg import jpegs

@@ -64,16 +64,19 @@ class Upload:
                 picture.record_stream(torch.cuda.current_stream())  # its memory is not used again before it was read
             else:
                 pinned[at : at + picture.size].reshape(picture.shape)[:] = picture
-        self._send(side, int(starts[-1]))
+        self._send(side, int(starts[-1]), small=all(isinstance(picture, torch.Tensor) for picture in pictures))
         return there[:head]
 
-    def _send(self, side: int, size: int) -> None:
+    def _send(self, side: int, size: int, small: bool) -> None:
         """Start the copy, make the work that follows wait for it, and note when that work has been asked for."""
         now = torch.cuda.current_stream()
-        self.stream.wait_stream(now) if self._free[side] is None else None
-        with torch.cuda.stream(self.stream):
+        stream = now if small else self.stream  # a copy of some bytes is not worth a stream of its own
+        if self._free[side] is None and not small:
+            stream.wait_stream(now)
+        with torch.cuda.stream(stream):
             self._there[side][:size].copy_(self._pinned[side][:size], non_blocking=True)
-        now.wait_stream(self.stream)
+        if not small:
+            now.wait_stream(stream)
         previous = (side - 1) % SIDES  # all that reads the side before has been asked for by now
         self._free[previous] = event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(now)

@@ -33,13 +33,13 @@ from crow.extract.engines.convolution import (
     source,
     tiles_of,
 )
-from crow.extract.engines.driver import Launch, kernel
+from crow.extract.engines.driver import Launch, kernel, stream_now
 from crow.extract.engines.int8 import balanced_by_table
 from crow.extract.engines.rewrite import whole_numbers
-from crow.extract.engines.sums import WIDTH, Sums, computes, weighed
+from crow.extract.engines.sums import WIDTH, Summing, Sums, computes, weighed
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
-from crow.recipe import Recipe
+from crow.recipe import Pool, Recipe, Spatial
 
 THREADS, BLOCKS = 256, 2  # of the first convolution, on each multiprocessor
 LAYOUTS = 64  # batches of like sizes come again: so many are remembered
@@ -51,10 +51,10 @@ class Layout:
 
     sizes: NDArray[np.int32]  # (n, 4) of the map, as `levels` gives it
     tables: torch.Tensor  # (layers, n, 4) of the same on the GPU
-    first: tuple[Any, ...]  # arguments of the first convolution, after the pictures
-    tiles: int  # of it
+    first: Launch  # the first convolution; its first argument says where the pictures are
     launches: list[Launch]  # the other convolutions
     map: torch.Tensor  # (n, H, W, K)
+    sums: dict[tuple[Pool, Spatial], Summing]  # what sums the map, made when it is first asked for
 
 
 class CudaEngine:
@@ -121,11 +121,10 @@ class CudaEngine:
     def forward(self, pictures: Pictures) -> Layout:
         """n pictures -> their layout, the map in it written."""
         layout = self._layout(tuple(size_of(picture) for picture in pictures))
-        places = self._upload(pictures)
-        grid = (min(layout.tiles, BLOCKS * processors()), 1)
-        self._first.launch(grid, THREADS, places, *layout.first)()
-        for launch in layout.launches:
-            launch()
+        stream = stream_now()
+        layout.first.give(0, self._upload(pictures))
+        for launch in (layout.first, *layout.launches):
+            launch(stream)
         return layout
 
     def _layout(self, sizes: tuple[tuple[int, int], ...]) -> Layout:
@@ -145,19 +144,30 @@ class CudaEngine:
         x = self._space(0, (n, *shapes[0], 64), torch.bfloat16)
         tiles = tiles_of(table[0], shapes[0])
         rows, columns, count, total = [ctypes.c_int(v) for v in (*shapes[0], n, tiles)]
-        first = (self._mean, self._weights, self._bias, x, rows, columns, tables[0], count, total)
+        grid = (min(tiles, BLOCKS * processors()), 1)
+        arguments = (self._mean, self._weights, self._bias, x, rows, columns, tables[0], count, total)
+        first = self._first.launch(grid, THREADS, tables, *arguments)
+        outs = [
+            (number % 2 + 1, (n, *shapes[number + 1], convolution.outputs), convolution.outward)
+            for number, convolution in enumerate(self.convolutions)
+        ]
+        for out in outs:
+            self._space(*out)  # all grown before the first is launched: none may move then
         launches = []
         for number, convolution in enumerate(self.convolutions):
-            y = self._space(number % 2 + 1, (n, *shapes[number + 1], convolution.outputs), convolution.outward)
+            y = self._space(*outs[number])
             here = tiles_of(table[number], (x.shape[1], x.shape[2]))
             launches.append(convolution.launch(x, y, tables[number], here))
             x = y
-        return Layout(table[-1], tables, first, tiles, launches, x)
+        return Layout(table[-1], tables, first, launches, x, {})
 
     def reduced(self, done: Layout, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
         """(n, 2 K + 1) sums where the map can be summed where it lies, else (n, K) vectors."""
         if _fused(done, recipe):
-            return self._sums(done.map, done.tables[-1], recipe)
+            key = (recipe.pool, recipe.spatial)
+            if key not in done.sums:
+                done.sums[key] = self._sums.of(done.map, done.tables[-1], recipe)
+            return done.sums[key]()
         return torch.cat([describe(_own(done, i), recipe, regional) for i in range(len(done.sizes))])
 
     def _space(self, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -26,16 +26,19 @@ SWIZZLE_128 = 3  # lines of 128 bytes lie in shared memory so that neither copie
 
 
 class Launch:
-    """A function on the GPU with its arguments; calling it puts it on torch's current stream."""
+    """A function on the GPU with its arguments; calling it puts it on a stream, torch's current one if none is given."""
 
     def __init__(self, kernel: Kernel, grid: tuple[int, int], threads: int, arguments: Sequence[Any]) -> None:
         self._values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in arguments]
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
         self._shape = (kernel.function, *grid, 1, threads, 1, 1, kernel.shared)
 
-    def __call__(self) -> None:
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _check(_driver().cuLaunchKernel(*self._shape, stream, self._pointers, None))
+    def __call__(self, stream: ctypes.c_void_p | None = None) -> None:
+        _check(_driver().cuLaunchKernel(*self._shape, stream or stream_now(), self._pointers, None))
+
+    def give(self, place: int, tensor: torch.Tensor) -> None:
+        """Another tensor as the argument at a place."""
+        self._values[place].value = tensor.data_ptr()
 
 
 class Kernel:
@@ -49,6 +52,11 @@ class Kernel:
     def launch(self, grid: tuple[int, int], threads: int, *arguments: Any) -> Launch:
         """Ready to be launched, with ctypes values and tensors (their addresses) as arguments."""
         return Launch(self, grid, threads, arguments)
+
+
+def stream_now() -> ctypes.c_void_p:
+    """Torch's current stream, as the driver wants it."""
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
 def kernel(source: str, name: str, shared: int = 0) -> Kernel:

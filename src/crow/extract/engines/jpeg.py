@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from threading import Lock
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ HALVED = {
     2: (2, 2),
 }  # nvjpegChromaSubsampling_t -> how many pixels across and down share a sample
 ALIGN = 256
+LANES = 3  # files of so many threads are decoded at a time
 FILE = np.dtype(
     [("planes", "<u8", 3), ("pixels", "<u8"), ("pitch", "<i4", 2), ("size", "<i4", 2), ("halved", "<i4", 2)]
 )
@@ -41,13 +42,30 @@ class _Image(ctypes.Structure):
 
 
 class Jpegs:
-    """nvJPEG on one GPU; calls take turns."""
+    """nvJPEG on one GPU: files of several threads at a time, each in a lane of its own."""
 
     def __init__(self, device: str) -> None:
-        self.device, self._lock = device, Lock()
+        self._lanes: SimpleQueue[Lane] = SimpleQueue()
+        for _ in range(LANES):
+            self._lanes.put(Lane(device))
+
+    def __call__(self, files: Sequence[bytes]) -> list[torch.Tensor]:
+        """n files -> (3, h, w) uint8 each, ready on the GPU; EngineError where one of them cannot be decoded so."""
+        lane = self._lanes.get()
+        try:
+            return lane(files)
+        finally:
+            self._lanes.put(lane)
+
+
+class Lane:
+    """A decoder with a stream that goes before the network's: its small kernels would wait for each large one."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
         with torch.cuda.device(device):
             self._colours = kernel(source(), "colours")
-            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
             if _library().nvjpegCreateEx(HARDWARE, None, None, 0, ctypes.byref(self._handle)):
                 _check(_library().nvjpegCreateEx(DEFAULT, None, None, 0, ctypes.byref(self._handle)))
@@ -55,7 +73,7 @@ class Jpegs:
 
     def __call__(self, files: Sequence[bytes]) -> list[torch.Tensor]:
         """n files -> (3, h, w) uint8 each, ready on the GPU; EngineError where one of them cannot be decoded so."""
-        with self._lock, torch.cuda.device(self.device), torch.inference_mode(False):
+        with torch.cuda.device(self.device), torch.inference_mode(False):
             shapes = [self._shape(file) for file in files]
             with torch.cuda.stream(self.stream):
                 pixels = self._decoded(files, shapes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from crow.extract.engines.convolution import source
-from crow.extract.engines.driver import kernel
+from crow.extract.engines.driver import Launch, kernel
 from crow.framework.normalize import normalize
 from crow.framework.weight import OF_SHARES
 from crow.recipe import Recipe
@@ -18,14 +19,29 @@ WIDTH = 512  # channels that the kernel is made for
 CHUNK = 64  # places that one block of it sums
 
 
+@dataclass(frozen=True)
+class Summing:
+    """Sums of one map, wherever it lies: calling it gives them, (n, 2 K + 1), for what is in the map then."""
+
+    launches: tuple[Launch, Launch]
+    result: torch.Tensor
+    used: tuple[torch.Tensor, ...]  # by the launches, so they must live as long
+
+    def __call__(self) -> torch.Tensor:
+        """Weighted sums, shares of places that fire, sum of S' ^ a."""
+        for launch in self.launches:
+            launch()
+        return self.result.clone()
+
+
 class Sums:
     """The kernels `sums` and `together` of kernels.cu."""
 
     def __init__(self) -> None:
         self._sums, self._together = kernel(source(), "sums"), kernel(source(), "together")
 
-    def __call__(self, x: torch.Tensor, table: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-        """(n, H, W, K) canvases -> (n, 2 K + 1): weighted sums, shares of places that fire, sum of S' ^ a."""
+    def of(self, x: torch.Tensor, table: torch.Tensor, recipe: Recipe) -> Summing:
+        """What sums (n, H, W, K) canvases as a recipe wants them."""
         n, rows, columns, _ = x.shape
         pool, ceil = (2, int(recipe.pool.ceil)) if recipe.pool.kind == "max" else (1, 0)
         chunks = -(-(-(-rows // pool) * -(-columns // pool)) // CHUNK)
@@ -35,10 +51,10 @@ class Sums:
         weigh, a = recipe.spatial.kind == "response", recipe.spatial.a
         power = [ctypes.c_int(weigh), ctypes.c_float(a), ctypes.c_float(1 / recipe.spatial.b)]
         shape = [ctypes.c_int(v) for v in (rows, columns)]
-        self._sums.launch((chunks, n), 256, x, *shape, table, *pools, *power, partial, count)()
+        parts = self._sums.launch((chunks, n), 256, x, *shape, table, *pools, *power, partial, count)
         largest = ctypes.c_int(int(np.isinf(a)))
-        self._together.launch((n, 1), WIDTH, partial, count, table, *pools, largest, result)()
-        return result
+        whole = self._together.launch((n, 1), WIDTH, partial, count, table, *pools, largest, result)
+        return Summing((parts, whole), result, (x, table, partial))
 
 
 def computes(recipe: Recipe) -> bool:
