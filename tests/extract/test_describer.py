@@ -70,7 +70,7 @@ def test_failures_keep_their_place_and_the_rest_goes_on(describer: Describer, tm
         describer([pixels, tmp_path / "text.jpg"])
 
 
-def test_a_stream_reads_no_further_ahead_than_two_windows(describer: Describer) -> None:
+def test_a_stream_reads_no_further_ahead_than_a_few_windows(describer: Describer) -> None:
     taken = 0
 
     def endless() -> object:
@@ -83,7 +83,7 @@ def test_a_stream_reads_no_further_ahead_than_two_windows(describer: Describer) 
     for _ in range(6):
         next(stream)
     stream.close()
-    assert taken <= 6 + 3 * describer.engine.window
+    assert taken <= 6 + 5 * describer.engine.window
 
 
 def test_a_picture_too_large_for_the_network_is_named(describer: Describer) -> None:

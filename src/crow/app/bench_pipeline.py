@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -99,16 +100,22 @@ class Watched:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.seconds = engine, 0.0
+        self._lock, self._running, self._since = Lock(), 0, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """The engine's own, timed."""
-        start = perf_counter()
-        rows = self.engine.vectors(pictures, recipe, regional)
-        self.seconds += perf_counter() - start
-        return rows
+        with self._lock:
+            self._since = self._since if self._running else perf_counter()
+            self._running += 1
+        try:
+            return self.engine.vectors(pictures, recipe, regional)
+        finally:
+            with self._lock:
+                self._running -= 1
+                self.seconds += 0.0 if self._running else perf_counter() - self._since
 
 
 def _whole(describer: Describer, files: list[Path]) -> Iterator[Measure]:

@@ -63,6 +63,8 @@ class SideBySide:
     The recipes share their view, or all of it but the layer: then the engine is to run a network tapped at all of them.
     """
 
+    flights = 1
+
     def __init__(
         self,
         engine: Engine,
@@ -118,6 +120,8 @@ class SideBySide:
 
 class KeptMaps:
     """An engine that keeps its feature maps, for trying out weightings: each some megabytes of disk."""
+
+    flights = 1
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine, self.folder = engine, folder

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 Box = tuple[float, float, float, float]
+Group = tuple[list[Any], Future[Sequence[Picture | PictureError]]]  # keys, and their pictures when they are decoded
+AHEAD = 4  # groups decoded ahead at least
 
 
 @dataclass(frozen=True)
@@ -85,28 +87,38 @@ class Describer:
         return list(self.engine.maps([_picture(each).pixels for each in found]))
 
     def stream(self, items: Iterable[tuple[Any, Source]], box: Box | None = None) -> Iterator[Described]:
-        """(key, picture) pairs -> what became of each, in order, with at most two windows of pictures in memory."""
-        window, source, decoder = self.engine.window, iter(items), decoder_for(self.engine)
-        groups = max(1, window // decoder.group)
-        with ThreadPoolExecutor(decoder.threads, "decode") as threads:
-            waiting: deque[tuple[list[Any], Future[Sequence[Picture | PictureError]]]] = deque()
+        """(key, picture) pairs -> what became of each, in order; some windows are decoded and described ahead."""
+        source, decoder, flights = iter(items), decoder_for(self.engine), self.engine.flights
+        groups = max(1, self.engine.window // decoder.group)
+        waiting: deque[Group] = deque()
+        running: deque[Future[list[Described]]] = deque()
+        with (
+            ThreadPoolExecutor(decoder.threads, "decode") as threads,
+            ThreadPoolExecutor(flights, "network") as network,
+        ):
             try:
                 while True:
-                    while len(waiting) < 2 * groups and (group := list(islice(source, decoder.group))):
+                    while len(waiting) < max(AHEAD, 2 * groups) and (group := list(islice(source, decoder.group))):
                         pictures = [picture for _, picture in group]
                         future = threads.submit(decoder, pictures, self.recipe.view, box)
                         waiting.append(([key for key, _ in group], future))
-                    if not waiting:
+                    if waiting and len(running) <= flights:
+                        window = [waiting.popleft() for _ in range(min(groups, len(waiting)))]
+                        running.append(network.submit(self._describe, window))
+                    elif running:
+                        yield from running.popleft().result()
+                    else:
                         return
-                    ready = [waiting.popleft() for _ in range(min(groups, len(waiting)))]
-                    pairs = (zip(keys, future.result(), strict=True) for keys, future in ready)
-                    yield from self._describe(list(chain.from_iterable(pairs)))
             finally:
-                for _, future in waiting:
-                    future.cancel()
+                for _, decoding in waiting:
+                    decoding.cancel()
+                for rows in running:
+                    rows.cancel()
 
-    def _describe(self, window: list[tuple[Any, Picture | PictureError]]) -> list[Described]:
-        """A window of decoded pictures -> what became of each, in order."""
+    def _describe(self, groups: list[Group]) -> list[Described]:
+        """A window of pictures, as soon as they are decoded -> what became of each, in order."""
+        pairs = (zip(keys, future.result(), strict=True) for keys, future in groups)
+        window = list(chain.from_iterable(pairs))
         good = [picture.pixels for _, picture in window if isinstance(picture, Picture)]
         rows = iter(self.engine.vectors(good, self.recipe, self.regional) if good else ())
         results = []

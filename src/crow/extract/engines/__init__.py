@@ -34,6 +34,7 @@ class Engine(Protocol):
     precision: str  # "exact" or "fast"
     device: str
     window: int  # how many pictures it likes to be given at a time
+    flights: int  # from how many threads, so that it never waits
 
     def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
         """The map (1, K, H, W) of each picture, in order."""

@@ -34,7 +34,8 @@ class Launch:
         self._shape = (kernel.function, *grid, 1, threads, 1, 1, kernel.shared)
 
     def __call__(self, stream: ctypes.c_void_p | None = None) -> None:
-        _check(_driver().cuLaunchKernel(*self._shape, stream or stream_now(), self._pointers, None))
+        stream = stream_now() if stream is None else stream  # torch's usual one is 0
+        _check(_driver().cuLaunchKernel(*self._shape, stream, self._pointers, None))
 
     def give(self, place: int, tensor: torch.Tensor) -> None:
         """Another tensor as the argument at a place."""

@@ -26,6 +26,7 @@ class OpenVinoEngine:
     """A network in OpenVINO; pictures go in one by one, so no vector depends on its neighbours."""
 
     name, precision, device = "openvino", "exact", "cpu"
+    flights = 1
 
     def __init__(self, network: torch.nn.Module, device: str | None = None) -> None:
         if device not in (None, "cpu"):

@@ -19,6 +19,7 @@ class TorchEngine:
     """A network in torch float32, TF32 off. Pictures go in one by one: in a batch, some processors round otherwise."""
 
     name, precision, kind = "torch", "exact", torch.float32
+    flights = 1
 
     def __init__(self, network: torch.nn.Module, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
