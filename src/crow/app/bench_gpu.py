@@ -113,7 +113,7 @@ def _more(
     pictures = _given(engine, there)
     some = pictures[:8]
     mixed = _given(engine, [_on_gpu(picture, engine.device) for picture in mixture(sample)])
-    hosted = [np.ascontiguousarray(picture.permute(1, 2, 0).cpu().numpy()) for picture in there]
+    hosted = _hosted(there)
     ways: dict[str, Callable[[Any], Any]] = {
         "uniform": lambda _: engine.vectors(pictures, recipe),
         "one at a time": lambda _: [engine.vectors([picture], recipe) for picture in some],
@@ -228,7 +228,11 @@ def _on_gpu(picture: Picture, device: str) -> torch.Tensor:
 
 def _given(engine: Engine, there: list[torch.Tensor]) -> Any:
     """Pictures as an engine takes them: on the GPU already where it can."""
-    return there if getattr(engine, "takes_tensors", False) else [x.permute(1, 2, 0).cpu().numpy() for x in there]
+    return there if getattr(engine, "takes_tensors", False) else _hosted(there)
+
+
+def _hosted(there: list[torch.Tensor]) -> list[Picture]:
+    return [np.ascontiguousarray(x.permute(1, 2, 0).cpu().numpy()) for x in there]
 
 
 def _pixels(picture: Any) -> int:
