@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from PIL import Image
+from PIL import Image, __version__
 
 from crow.extract.cores import granted_cores
 from crow.extract.formats import name_of, open_picture, read
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from crow.extract.engines import Engine
 
 LARGEST = 1 << 24  # pixels; larger ones are decoded one by one on the processor, so that the GPU's memory suffices
+PILLOW = int(__version__.partition(".")[0])  # from 13 on, what loses many more rows than columns is resized down first
 WORTH = 4  # cores from which on processes are faster than threads
 
 
@@ -59,7 +61,7 @@ class OnGpu:
 
     def __call__(self, sources: list[Source], view: View, box: Box | None) -> list[Picture | PictureError]:
         """Each picture as `prepare` gives it, its pixels (3, h, w) on the GPU, or why there is none."""
-        files = {i: file for i, source in enumerate(sources) if box is None and (file := _everyday(source))}
+        files = {i: file for i, source in enumerate(sources) if box is None and (file := _everyday(source, view))}
         found = self._decoded(files, view) if files else {}
         left = [i for i in range(len(sources)) if i not in found]
         others = self.rest([sources[i] for i in left], view, box)
@@ -68,11 +70,13 @@ class OnGpu:
 
     def _decoded(self, files: dict[int, tuple[bytes, Image.Image]], view: View) -> dict[int, Picture | PictureError]:
         """Those that nvJPEG can decode; one that it cannot decode leaves its whole group to the other decoder."""
+        import torch
+
         from crow.extract.engines import EngineError
 
         try:
             pixels = self.jpegs([data for data, _ in files.values()])
-        except EngineError:
+        except (EngineError, torch.OutOfMemoryError):
             return {}
         found: dict[int, Picture | PictureError] = {}
         for (i, (_, image)), x in zip(files.items(), pixels, strict=True):
@@ -92,30 +96,27 @@ def decoder_for(engine: Engine) -> Decoder:
 
     if getattr(engine, "takes_tensors", False):
         try:
-            return OnGpu(engine.device, _workers())
+            return OnGpu(engine.device, Workers(granted_cores()))
         except EngineError:
             pass
-    return _workers()
-
-
-@cache
-def _workers() -> Workers:
     return Workers(granted_cores())
 
 
-def _everyday(source: Source) -> tuple[bytes, Image.Image] | None:
+def _everyday(source: Source, view: View) -> tuple[bytes, Image.Image] | None:
     """The bytes and the header of a whole JPEG of three colours with no profile of its own; None of anything else."""
-    if not isinstance(source, str | bytes) and not hasattr(source, "__fspath__"):
+    if not isinstance(source, str | bytes | Path):
         return None
     try:
-        data = read(source)  # type: ignore[arg-type]
+        data = read(source)
         image = open_picture(data, name_of(source)) if data.startswith(b"\xff\xd8\xff") else None
     except (PictureError, MemoryError):
         return None
-    if image is None or image.mode != "RGB" or image.width * image.height > LARGEST or b"\xff\xd9" not in data[-64:]:
+    if image is None or image.mode != "RGB" or min(image.size) < 16 or b"\xff\xd9" not in data[-64:]:
+        return None
+    if max(math.prod(image.size), math.prod(target(*image.size, view.size))) > LARGEST:
         return None
     odd = "icc_profile" in image.info or "progressive" in image.info or image.info.get("adobe_transform", 1) != 1
-    return None if odd or min(image.size) < 16 else (data, image)
+    return None if odd or bytes(part[0] for part in image.layer) == b"RGB" else (data, image)  # type: ignore[attr-defined]
 
 
 def _turned(x: torch.Tensor, orientation: int) -> torch.Tensor:
@@ -127,10 +128,13 @@ def _turned(x: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def _resized(x: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """(3, H, W) -> (3, height, width) as Pillow's bicubic does it: across, whole numbers, then down."""
+    """(3, H, W) -> (3, height, width) as Pillow's bicubic does it: in whole numbers across, then down, or the reverse."""
     import torch
 
-    for size in ((x.shape[1], width), (height, width)):
+    rows, columns = x.shape[1:]
+    down_first = PILLOW >= 13 and max(2 * (columns - width), 0) < rows - height
+    between = (height, columns) if down_first else (rows, width)
+    for size in (between, (height, width)):
         if tuple(x.shape[1:]) != size:
             y = torch.nn.functional.interpolate(x[None].float(), size, mode="bicubic", antialias=True)
             x = y[0].round().clamp(0, 255).to(torch.uint8)
