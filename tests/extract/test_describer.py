@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from crow.extract.describer import Described, Describer
+from crow.extract.engines import Pictures
+from crow.extract.engines.batches import within_memory
+from crow.extract.engines.torch import TorchEngine
 from crow.extract.images import PictureError
+from crow.extract.workers import Workers
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, RecipeError
 
@@ -68,6 +74,53 @@ def test_failures_keep_their_place_and_the_rest_goes_on(describer: Describer, tm
     assert all(isinstance(r, Described) and (r.vector is None) == (r.reason is not None) for r in results)
     with pytest.raises(PictureError, match=r"text\.jpg: not a picture"):
         describer([pixels, tmp_path / "text.jpg"])
+
+
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_groups_and_processes_keep_order_and_failures(
+    describer: Describer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    sources: list[Path] = []
+    for i in range(13):
+        sources.append(tmp_path / f"{i}.png")
+        if i % 5 == 3:
+            sources[-1].write_text("not a picture")
+        else:
+            Image.fromarray(np.full((64 + 9 * i, 80, 3), 20 * i, np.uint8)).save(sources[-1])
+    expected = list(describer.stream(enumerate(sources)))
+    workers = Workers(2)
+    workers.group = group
+    monkeypatch.setitem(vars(describer), "_decoder", workers)
+    for window in (4, 7):
+        monkeypatch.setattr(describer.engine, "window", window)
+        found = list(describer.stream(enumerate(sources)))
+        for one, other in zip(found, expected, strict=True):
+            assert (one.key, one.width, one.height, one.reason) == (other.key, other.width, other.height, other.reason)
+            assert np.array_equal(one.vector, other.vector)  # type: ignore[arg-type]
+    assert [each.key for each in found if each.reason] == [3, 8]
+
+
+def test_a_picture_that_memory_does_not_hold_is_named_and_the_rest_goes_on(
+    describer: Describer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Small(TorchEngine):
+        """The real engine on a device that has no memory for much."""
+
+        def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
+            with within_memory(pictures):
+                if sum(picture.size for picture in pictures) > 3 * 100 * 200:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+            return super().maps(pictures)
+
+    sizes = [(64, 64), (140, 150), (90, 70), (130, 90)]
+    pictures = [np.full((*size, 3), 90, np.uint8) for size in sizes]
+    expected = describer([pictures[i] for i in (0, 2, 3)])
+    monkeypatch.setattr(describer, "engine", Small(describer.engine.network))  # type: ignore[attr-defined]
+    found = list(describer.stream(enumerate(pictures)))
+    assert [each.reason for each in found if each.reason] == [
+        "150 x 140 pixels are too many for the GPU's memory: give a --size"
+    ]
+    assert np.array_equal([each.vector for each in found if each.vector is not None], expected)
 
 
 def test_a_stream_reads_no_further_ahead_than_a_few_windows(describer: Describer) -> None:

@@ -20,12 +20,16 @@ import crow
 from crow.extract import engines
 from crow.extract.cores import granted_cores
 from crow.extract.engines import ENGINES, EngineError, choose, engine_named, int8
+from crow.extract.engines.cuda import usable
 from crow.extract.engines.rewrite import balanced, whole_numbers
 from crow.extract.networks import load
 from crow.framework.describe import describe
 from crow.recipe import RECIPES, View
 
 CPU = sorted(name for name in ENGINES if name.startswith("openvino"))
+HOPPER = pytest.mark.skipif(not usable(), reason="no Hopper GPU (H100, H200) here")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+ALL = [*CPU, *(pytest.param(n, marks=HOPPER) for n in ("cuda", "cuda-fp8")), pytest.param("torch-bf16", marks=GPU)]
 LEAST = {"exact": 0.9995, "fast": 0.995}  # cosine to the reference, by precision class
 Pictures = list[np.ndarray[Any, np.dtype[np.uint8]]]
 
@@ -50,9 +54,16 @@ def network(vgg16: Path) -> torch.nn.Module:
 @pytest.fixture(scope="module")
 def made(network: torch.nn.Module) -> Callable[[str], engines.Engine]:
     """Engines by name, each made once."""
-    pytest.importorskip("openvino")
     kept: dict[str, engines.Engine] = {}
-    return lambda name: kept.get(name) or kept.setdefault(name, engine_named(name, network, "cpu"))
+
+    def make(name: str) -> engines.Engine:
+        if name in CPU:
+            pytest.importorskip("openvino")
+        if name not in kept:
+            kept[name] = engine_named(name, network, "cpu" if name in (*CPU, "torch") else None)
+        return kept[name]
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +72,7 @@ def reference(network: torch.nn.Module, pictures: Pictures) -> list[torch.Tensor
     return list(engine_named("torch", network, "cpu").maps(pictures))
 
 
-@pytest.mark.parametrize("name", CPU)
+@pytest.mark.parametrize("name", ALL)
 def test_maps_and_vectors_equal_the_references_in_the_order_given(
     made: Any, pictures: Pictures, reference: list[torch.Tensor], name: str
 ) -> None:
@@ -69,21 +80,22 @@ def test_maps_and_vectors_equal_the_references_in_the_order_given(
     maps = list(engine.maps(pictures))
     assert [x.shape for x in maps] == [x.shape for x in reference]
     assert torch.equal(maps[3], next(engine.maps(pictures[3:4])))  # later pictures did not write over it
-    for recipe in (RECIPES["crow"], RECIPES["ucrow"], RECIPES["rmac"]):
-        ours = np.concatenate([describe(x, recipe).numpy() for x in maps])
+    for recipe in (RECIPES[name] for name in ("crow", "ucrow", "spoc", "gem", "rmac")):
+        ours = np.concatenate([describe(x, recipe).cpu().numpy() for x in maps])
         theirs = np.concatenate([describe(x, recipe).numpy() for x in reference])
         assert (ours * theirs).sum(1).min() >= LEAST[engine.precision]
+        assert (engine.vectors(pictures, recipe) * theirs).sum(1).min() >= LEAST[engine.precision]
     assert engine.vectors(pictures, recipe).tobytes() == ours.tobytes()
 
 
-@pytest.mark.parametrize("name", CPU)
+@pytest.mark.parametrize("name", ALL)
 def test_a_picture_gives_the_same_bytes_whatever_went_before_and_beside_it(
     made: Any, pictures: Pictures, network: torch.nn.Module, name: str
 ) -> None:
     crow = RECIPES["crow"]
     together = made(name).vectors(pictures, crow)
     backwards = made(name).vectors(pictures[::-1], crow)[::-1]
-    fresh = engine_named(name, network, "cpu").vectors(pictures[4:5], crow)
+    fresh = engine_named(name, network, made(name).device).vectors(pictures[4:5], crow)
     assert together.tobytes() == backwards.tobytes()
     assert together[4:5].tobytes() == fresh.tobytes()
 
@@ -131,6 +143,30 @@ def test_without_openvino_torch_is_chosen_and_said(
     assert "crow-search[cpu]" in caplog.text
     with pytest.raises(EngineError, match=r"crow-search\[cpu\]"):
         engine_named("openvino", torch.nn.Identity(), "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_on_a_hopper_gpu_without_its_libraries_torch_is_chosen_and_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    with caplog.at_level(logging.WARNING):
+        assert choose(View()) == "torch-bf16"  # here, the driver is what is missing
+    assert "no CUDA driver can be loaded" in caplog.text and "several times slower" in caplog.text
+    assert choose(View(layer="conv1_1")) == choose(View(network="alexnet", layer="conv5")) == "torch-bf16"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    assert choose(View()) == "torch"  # without bfloat16
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("name", ["cuda", "cuda-fp8", "torch-bf16"])
+def test_gpu_engines_are_refused_in_a_line_where_there_is_no_gpu(name: str) -> None:
+    for device in (None, "cpu", "cuda", "cuda:3"):
+        with pytest.raises(EngineError, match=f"engine {name} needs a .*GPU.*; engine torch runs anywhere"):
+            engine_named(name, torch.nn.Identity(), device)
+    with pytest.raises(EngineError, match="device 'cuda' cannot be used"):
+        engine_named("torch", torch.nn.Linear(1, 1), "cuda")
 
 
 def test_with_openvino_it_is_the_default_on_a_cpu() -> None:
@@ -213,10 +249,9 @@ def test_rewritten_networks_compute_the_same(network: torch.nn.Module, pictures:
     assert torch.equal(network(x), expected)  # the network itself was left alone
 
 
-def test_dark_and_almost_blank_photographs_keep_their_texture(made: Any, pictures: Pictures) -> None:
+@pytest.mark.parametrize("name", ALL)
+def test_dark_and_almost_blank_photographs_keep_their_texture(made: Any, pictures: Pictures, name: str) -> None:
     texture = pictures[0].astype(np.float32) / 255
     dark = [(35 + 4 * texture).astype(np.uint8), (3 + 9 * texture).astype(np.uint8)]
     reference = made("torch").vectors(dark, RECIPES["crow"])
-    for name in CPU:
-        engine = made(name)
-        assert (engine.vectors(dark, RECIPES["crow"]) * reference).sum(1).min() >= LEAST[engine.precision]
+    assert (made(name).vectors(dark, RECIPES["crow"]) * reference).sum(1).min() >= LEAST[made(name).precision]

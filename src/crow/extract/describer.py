@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crow.extract import engines
-from crow.extract.decoders import decoder_for
+from crow.extract.decoders import Decoder, decoder_for
 from crow.extract.download import Report
 from crow.extract.images import Picture, PictureError, Source, prepared
+from crow.extract.picture import Pixels
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, RecipeError
 
@@ -81,6 +82,11 @@ class Describer:
         """K, the length of a vector."""
         return int(self.engine.vectors([np.zeros((64, 64, 3), np.uint8)], self.recipe, self.regional).shape[1])
 
+    @cached_property
+    def _decoder(self) -> Decoder:
+        """How its files become pixels; processes that it started end with this describer."""
+        return decoder_for(self.engine)
+
     def maps(self, pictures: Source | Sequence[Source], box: Box | None = None) -> list[torch.Tensor]:
         """The feature maps (1, K, H, W), before the recipe's own pooling."""
         found = [prepared(picture, self.recipe.view, box) for picture in _many(pictures)]
@@ -88,7 +94,7 @@ class Describer:
 
     def stream(self, items: Iterable[tuple[Any, Source]], box: Box | None = None) -> Iterator[Described]:
         """(key, picture) pairs -> what became of each, in order; some windows are decoded and described ahead."""
-        source, decoder, flights = iter(items), decoder_for(self.engine), self.engine.flights
+        source, decoder, flights = iter(items), self._decoder, self.engine.flights
         groups = max(1, self.engine.window // decoder.group)
         waiting: deque[Group] = deque()
         running: deque[Future[list[Described]]] = deque()
@@ -120,14 +126,24 @@ class Describer:
         pairs = (zip(keys, future.result(), strict=True) for keys, future in groups)
         window = list(chain.from_iterable(pairs))
         good = [picture.pixels for _, picture in window if isinstance(picture, Picture)]
-        rows = iter(self.engine.vectors(good, self.recipe, self.regional) if good else ())
+        rows = iter(self._vectors(good))
         results = []
         for key, picture in window:
-            if isinstance(picture, PictureError):
-                results.append(Described(key, None, reason=picture.reason))
+            found = picture.reason if isinstance(picture, PictureError) else next(rows)
+            if isinstance(picture, PictureError) or isinstance(found, str):
+                results.append(Described(key, None, reason=str(found)))
             else:
-                results.append(Described(key, next(rows), picture.width, picture.height, picture.taken))
+                results.append(Described(key, found, picture.width, picture.height, picture.taken))
         return results
+
+    def _vectors(self, pictures: list[Pixels]) -> list[NDArray[np.float32] | str]:
+        """A vector of each, or why there is none: where all do not fit into memory together, each is tried alone."""
+        try:
+            return list(self.engine.vectors(pictures, self.recipe, self.regional)) if pictures else []
+        except engines.TooLargeError as error:
+            if len(pictures) == 1:
+                return [str(error)]
+        return [found for picture in pictures for found in self._vectors([picture])]
 
 
 def _picture(found: Picture | PictureError) -> Picture:

@@ -27,6 +27,10 @@ class EngineError(ValueError):
     """An engine that is not there or cannot run here."""
 
 
+class TooLargeError(EngineError):
+    """Pictures that an engine has no memory for; each alone may do."""
+
+
 class Engine(Protocol):
     """What a Describer needs of an engine; how it batches pictures of different sizes is its own affair."""
 
@@ -97,7 +101,7 @@ def choose(view: View, device: str | None = None) -> str:
 
     if device != "cpu" and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability(device)
-        if capability == (9, 0) and view.network.startswith("vgg") and view.layer != "conv1_1":
+        if capability == (9, 0) and view.network.startswith("vgg") and view.layer != "conv1_1" and _compiles():
             return "cuda"
         return "torch-bf16" if capability >= (8, 0) else "torch"
     if device not in (None, "cpu"):
@@ -110,6 +114,18 @@ def choose(view: View, device: str | None = None) -> str:
         logging.getLogger("crow").warning("%s; until then the network runs in torch, several times slower", error)
         return "torch"
     return "openvino"
+
+
+def _compiles() -> bool:
+    """Whether what the engine `cuda` needs beside torch is there; says so where it is not."""
+    from crow.extract.engines.driver import libraries
+
+    try:
+        libraries()
+    except EngineError as error:
+        logging.getLogger("crow").warning("%s; until then the network runs in torch, several times slower", error)
+        return False
+    return True
 
 
 def engine_named(name: str, network: torch.nn.Module, device: str | None = None) -> Engine:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from crow.extract.engines import Pictures
+from crow.extract.engines import Pictures, TooLargeError
 
 MOST = 128  # pictures in a batch
 SIDES = 3  # batches on their way at a time
 ALIGN = 256
-PLACE = np.dtype("<u8, <i4, <i4, <i4, <i4")  # as `Picture` of kernels.cu
+PLACE = np.dtype("<u8, <i4, <i4, <i4, <i4")  # as `Picture` of kernels/first.cu
 
 
 def canvases(pictures: Any, pixels: int) -> Iterator[list[int]]:
@@ -35,6 +37,16 @@ def size_of(picture: Any) -> tuple[int, int]:
     """(height, width) of (h, w, 3) pixels here or (3, h, w) ones on the GPU."""
     height, width = picture.shape[1:] if isinstance(picture, torch.Tensor) else picture.shape[:2]
     return height, width
+
+
+@contextmanager
+def within_memory(pictures: Any) -> Iterator[None]:
+    """TooLargeError, naming the largest of some pictures, where the GPU's memory is too small for what is done."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        height, width = max(map(size_of, pictures), key=math.prod)
+        raise TooLargeError(f"{width} x {height} pixels are too many for the GPU's memory: give a --size") from None
 
 
 class Upload:
@@ -84,8 +96,8 @@ class Upload:
     def _grow(self, side: int, size: int) -> None:
         if self._pinned[side].numel() < size:
             torch.cuda.synchronize()
-            self._pinned[side] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-            self._there[side] = torch.empty(size, dtype=torch.uint8, device=self.device)
+            there = torch.empty(size, dtype=torch.uint8, device=self.device)
+            self._pinned[side], self._there[side] = torch.empty(size, dtype=torch.uint8, pin_memory=True), there
 
 
 def _bytes(picture: Any) -> int:

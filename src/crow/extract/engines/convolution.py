@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crow.extract.engines import EngineError
-from crow.extract.engines.driver import Kernel, Launch, kernel, tensor_map
+from crow.extract.engines.driver import Kernel, Launch, kernel, source, tensor_map
+from crow.extract.engines.rewrite import WholeNumbers
 
 TILE = 16  # places along each side of a tile
 LINE = 128  # bytes of one place in shared memory
@@ -69,22 +70,34 @@ class Step:
 
 def plan(network: Any) -> tuple[list[Step], bool]:
     """The convolutions of a VGG whose first one takes whole numbers, and how its pools round; others are refused."""
-    parts = [part for part in network.body if not isinstance(part, nn.ReLU)] if hasattr(network, "body") else []
-    steps: list[Step] = []
-    ceil = False
-    for part in parts:
-        if isinstance(part, nn.MaxPool2d) and steps:
-            ceil, last = bool(part.ceil_mode), steps.pop()
-            steps.append(Step(last.weight, last.bias, True))
-        elif hasattr(part, "weight"):
-            steps.append(Step(part.weight.detach(), part.bias.detach(), False))
-    shapes = [tuple(step.weight.shape) for step in steps]
-    fits = len(steps) > 1 and shapes[0] == (64, 4, 3, 3) and not steps[0].pool
-    if not fits or any(s[2:] != (3, 3) or s[1] % 64 or (s[0] % 128 and s[:2] != (64, 64)) for s in shapes[1:]):
+    body = getattr(network, "body", None)
+    parts: list[Any] = list(body) if isinstance(body, nn.Sequential) else []
+    letters = "".join(map(_letter, parts))
+    steps = [
+        Step(part.weight.detach(), part.bias.detach(), letters[i + 2 : i + 3].lower() == "p")
+        for i, part in enumerate(parts)
+        if letters[i] == "c"
+    ]
+    first, *others = [tuple(step.weight.shape[:2]) for step in steps] or [()]
+    fits = first == (64, 4) and all(ins % 64 == 0 and (outs % 128 == 0 or outs == ins == 64) for outs, ins in others)
+    if not fits or not re.fullmatch("cr(crp?)+|cr(crP?)+", letters):
         raise EngineError(
             "engine cuda runs VGG16 and VGG19, cut after their first layer; engine torch runs any network"
         )
-    return steps, ceil
+    return steps, "P" in letters
+
+
+def _letter(part: Any) -> str:
+    """What a part of a network is: c(onvolution), r(eLU), p(ool) that rounds down or P that rounds up; ? anything else."""
+    if isinstance(part, nn.ReLU):
+        return "r"
+    if isinstance(part, nn.MaxPool2d):
+        usual = (part.kernel_size, part.stride, part.padding, part.dilation) == (2, 2, 0, 1)
+        return ("P" if part.ceil_mode else "p") if usual else "?"
+    if isinstance(part, nn.Conv2d | WholeNumbers) and part.bias is not None and part.weight.shape[2:] == (3, 3):
+        usual = (part.stride, part.padding, getattr(part, "dilation", (1, 1))) == ((1, 1), (1, 1), (1, 1))
+        return "c" if usual else "?"
+    return "?"
 
 
 def in_bfloat16(steps: Sequence[Step], ceil: bool) -> list[Convolution]:
@@ -119,7 +132,7 @@ def _laid(
     kept = outputs == inputs == 64
     blocks = (64,) if kept else (128,) if any(eights) else (128, 64)
     kinds = {block: Kind(block, step.pool, ceil, *eights, kept) for block in blocks}
-    kernels = {block: kernel(source(kind), "convolve", shared_bytes(kind)) for block, kind in kinds.items()}
+    kernels = {block: kernel(source_of(kind), "convolve", shared_bytes(kind)) for block, kind in kinds.items()}
     return Convolution(kernels, weights, numbers, step.pool, outward)
 
 
@@ -131,7 +144,7 @@ def as_written(channels: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Kind:
-    """What `kernels.cu` is compiled for."""
+    """What `kernels/convolution.cu` is compiled for."""
 
     block: int  # output channels of one tile
     pool: bool = False
@@ -153,16 +166,12 @@ def shared_bytes(kind: Kind) -> int:
     return 1024 + a * (TILE + 2) * TILE * LINE + b * kind.block * LINE + 2 * lines * (32 if kind.pool else 128) * LINE
 
 
-@cache
-def source(kind: Kind | None = None) -> str:
-    """`kernels.cu` for one kind of layer; without one, its other kernels."""
-    text = files("crow.extract.engines").joinpath("kernels.cu").read_text()
-    if kind is None:
-        return text
+def source_of(kind: Kind) -> str:
+    """`kernels/convolution.cu` for one kind of layer."""
     flags = {"BN": kind.block, "POOL": kind.pool, "CEIL": kind.ceil, "IN8": kind.eight_in, "OUT8": kind.eight_out}
     flags |= {"KEEP": kind.keep, "A_STAGES": kind.stages[0], "B_STAGES": kind.stages[1]}
     defines = "".join(f"#define {name} {int(value)}\n" for name, value in flags.items())
-    return defines + text.replace("// PRODUCT: ", product(kind.block, kind.eight_in) + "// ")
+    return source("convolution", defines + product(kind.block, kind.eight_in))
 
 
 def product(block: int, eight: bool) -> str:
@@ -180,7 +189,7 @@ def product(block: int, eight: bool) -> str:
 
 
 def first_weights(weight: torch.Tensor) -> torch.Tensor:
-    """(64, 4, 3, 3) of the first convolution -> (3 x 8, 32 lanes, 4) bfloat16, as `first` in kernels.cu holds them."""
+    """(64, 4, 3, 3) of the first convolution -> (3 x 8, 32 lanes, 4) bfloat16, as `kernels/first.cu` holds them."""
     lane = torch.arange(32)
     inputs = torch.zeros(48, 64)
     inputs[:36] = weight.float().cpu().permute(2, 3, 1, 0).reshape(36, 64)  # (place, channel) by output
@@ -188,31 +197,28 @@ def first_weights(weight: torch.Tensor) -> torch.Tensor:
     column = lane // 4
     output = (16 * (column // 2) + 2 * block.reshape(-1, 1) + column % 2)[..., None]
     row = 16 * step.reshape(-1, 1, 1) + 2 * (lane % 4)[:, None] + torch.tensor([0, 1, 8, 9])
-    return inputs[row, output.expand_as(row)].to("cuda", torch.bfloat16).contiguous()
+    return inputs[row, output.expand_as(row)].bfloat16()
 
 
 def levels(
     sizes: Sequence[tuple[int, int]], pools: Sequence[bool], ceil: bool
-) -> tuple[NDArray[np.int32], list[tuple[int, int]]]:
-    """Per layer and picture (first tile, tiles across, height, width) of what goes in, and the canvas (rows, columns)."""
+) -> tuple[NDArray[np.int32], list[tuple[int, int]], list[int]]:
+    """Per layer and picture (first tile, tiles across, height, width) of what goes in, and the canvas, and all tiles.
+
+    Tiles reach one place beyond the border of what comes out, where the next layer must see zeros.
+    """
     here = np.array(sizes, np.int32)
-    tables, shapes = [], [tuple(here.max(0).tolist())]
+    tables, shapes, counts = [], [tuple(here.max(0).tolist())], []
     for pool in [*pools, False]:
-        canvas = here.max(0)
-        tiles = np.minimum(here // TILE + 1, -(-canvas // TILE))  # one beyond the border, which must be zero
-        starts = np.concatenate([[0], np.cumsum(tiles.prod(1))[:-1]])
-        tables.append(np.column_stack([starts, tiles[:, 1], here]))
+        tiles = np.minimum((here + (pool and ceil)) // TILE + 1, -(-here.max(0) // TILE))
+        ends = np.cumsum(tiles.prod(1))
+        tables.append(np.column_stack([ends - tiles.prod(1), tiles[:, 1], here]))
+        counts.append(int(ends[-1]))
         here = (here + ceil) // 2 if pool else here
         shapes.append(tuple(here.max(0).tolist()))
     if here.min() < 1:
         raise EngineError("a picture is too small for this network")
-    return np.stack(tables).astype(np.int32), shapes
-
-
-def tiles_of(level: NDArray[np.int32], canvas: tuple[int, int]) -> int:
-    """How many tiles a layer has."""
-    start, across, height, _ = level[-1].tolist()
-    return int(start + across * min(height // TILE + 1, -(-canvas[0] // TILE)))
+    return np.stack(tables).astype(np.int32), shapes, counts
 
 
 @cache

@@ -1,12 +1,13 @@
 """The GPU engines: VGG on Hopper (H100, H200) with kernels of its own, in bfloat16 (exact) or eight-bit floats (fast).
 
 Pictures of any sizes share a batch: each has a canvas as large as the largest needs, and what lies beyond its own
-border is zero at every layer, as if it were alone (`kernels.cu`). So a vector never depends on its neighbours.
+border is zero at every layer, as if it were alone (`kernels/common.cu`). So a vector never depends on its neighbours.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crow.extract.engines import EngineError, Pictures
-from crow.extract.engines.batches import Upload, canvases, size_of
+from crow.extract.engines.batches import Upload, canvases, size_of, within_memory
 from crow.extract.engines.convolution import (
     Convolution,
     Step,
@@ -30,10 +31,8 @@ from crow.extract.engines.convolution import (
     levels,
     plan,
     processors,
-    source,
-    tiles_of,
 )
-from crow.extract.engines.driver import Launch, kernel, stream_now
+from crow.extract.engines.driver import Launch, kernel, source, stream_now
 from crow.extract.engines.int8 import balanced_by_table
 from crow.extract.engines.rewrite import whole_numbers
 from crow.extract.engines.sums import WIDTH, Summing, Sums, computes, weighed
@@ -58,7 +57,7 @@ class Layout:
 
 
 class CudaEngine:
-    """VGG on a Hopper GPU in bfloat16; see `kernels.cu`."""
+    """VGG on a Hopper GPU in bfloat16, by kernels of our own."""
 
     name, precision = "cuda", "exact"
     window, flights = 32, 2
@@ -69,13 +68,14 @@ class CudaEngine:
         if not usable(device):
             raise EngineError(f"engine {self.name} needs a Hopper GPU (H100, H200); engine torch runs anywhere")
         self.device = device or "cuda"
-        self._lock = Lock()  # the spaces serve one batch at a time
+        self._lock = Lock()  # the spaces serve one batch at a time,
+        self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]  # also where threads have streams of their own
         with self.alone():
             rewritten, self.convolutions, self.ceil = self._convolutions(network)
             first: Any = rewritten.body[0]
             self._mean = (ctypes.c_int * 3)(*(round(m) for m in first.mean.flatten().tolist()))
-            self._weights, self._bias = first_weights(first.weight), first.bias.float().cuda()
-            self._first, self._sums = kernel(source(), "first"), Sums()
+            self._weights, self._bias = first_weights(first.weight).cuda(), first.bias.float().cuda()
+            self._first, self._sums = kernel(source("first"), "first"), Sums()
             self._upload = Upload(self.device)
         self._spaces: dict[int, torch.Tensor] = {}
         self._layouts: OrderedDict[tuple[tuple[int, int], ...], Layout] = OrderedDict()
@@ -83,7 +83,7 @@ class CudaEngine:
     def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
         """The map (1, K, H, W) of each picture, in order."""
         for picture in pictures:
-            with self.alone():
+            with self.alone(), within_memory([picture]):
                 y = _own(self.forward([picture]), 0)
             yield y
 
@@ -91,10 +91,11 @@ class CudaEngine:
         """n pictures -> (n, K), in order."""
         order: list[int] = []
         parts: list[torch.Tensor] = []
-        with self.alone():
+        with self.alone(), within_memory(pictures):
             for batch in canvases(pictures, self.batch_pixels):
                 done = self.forward([pictures[i] for i in batch])
                 parts.append(_to_host(self.reduced(done, recipe, regional)))
+                del done  # its buffers may have to go
                 order += batch
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
@@ -110,6 +111,8 @@ class CudaEngine:
         contexts = (self._lock, torch.cuda.device(self.device), torch.inference_mode(False), torch.no_grad())
         for context in contexts:
             stack.enter_context(context)
+        self._last.wait()
+        stack.callback(self._last.record)
         return stack
 
     def _convolutions(self, network: nn.Module) -> tuple[Any, list[Convolution], bool]:
@@ -141,28 +144,22 @@ class CudaEngine:
         return self._layouts[sizes]
 
     def _laid_out(self, sizes: tuple[tuple[int, int], ...]) -> Layout:
-        n = len(sizes)
-        table, shapes = levels(sizes, [c.pool for c in self.convolutions], self.ceil)
+        n, outputs = len(sizes), [(c.outputs, c.outward) for c in self.convolutions]
+        table, shapes, counts = levels(sizes, [c.pool for c in self.convolutions], self.ceil)
         tables = torch.from_numpy(table).to(self.device)
-        x = self._space(0, (n, *shapes[0], 64), torch.bfloat16)
-        tiles = tiles_of(table[0], shapes[0])
-        rows, columns, count, total = [ctypes.c_int(v) for v in (*shapes[0], n, tiles)]
-        grid = (min(tiles, BLOCKS * processors()), 1)
+        wanted = zip(shapes, [(64, torch.bfloat16), *outputs], strict=False)
+        x, *values = self._places([((n, *canvas, channels), kind) for canvas, (channels, kind) in wanted])
+        rows, columns, count, total = [ctypes.c_int(v) for v in (*shapes[0], n, counts[0])]
+        grid = (min(counts[0], BLOCKS * processors()), 1)
         arguments = (self._mean, self._weights, self._bias, x, rows, columns, tables[0], count, total)
         first = self._first.launch(grid, THREADS, tables, *arguments)
-        outs = [
-            (number % 2 + 1, (n, *shapes[number + 1], convolution.outputs), convolution.outward)
-            for number, convolution in enumerate(self.convolutions)
+        launches = [
+            convolution.launch(before, after, tables[number], counts[number])
+            for number, (convolution, before, after) in enumerate(
+                zip(self.convolutions, [x, *values], values, strict=False)
+            )
         ]
-        for out in outs:
-            self._space(*out)  # all grown before the first is launched: none may move then
-        launches = []
-        for number, convolution in enumerate(self.convolutions):
-            y = self._space(*outs[number])
-            here = tiles_of(table[number], (x.shape[1], x.shape[2]))
-            launches.append(convolution.launch(x, y, tables[number], here))
-            x = y
-        return Layout(table[-1], tables, first, launches, x, {})
+        return Layout(table[-1], tables, first, launches, values[-1], {})
 
     def reduced(self, done: Layout, recipe: Recipe, regional: Whitening | None) -> torch.Tensor:
         """(n, 2 K + 1) sums where the map can be summed where it lies, else (n, K) vectors."""
@@ -173,13 +170,20 @@ class CudaEngine:
             return done.sums[key]()
         return torch.cat([describe(_own(done, i), recipe, regional) for i in range(len(done.sizes))])
 
-    def _space(self, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor in one of the buffers, which grow as they must and are used again."""
-        size = int(np.prod(shape)) * dtype.itemsize
-        if number not in self._spaces or self._spaces[number].numel() < size:
-            self._layouts.clear()  # they lie in the old one
-            self._spaces[number] = torch.empty(size, dtype=torch.uint8, device=self.device)
-        return self._spaces[number][:size].view(dtype).view(shape)
+    def _places(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """The values of every layer, in three buffers that grow as they must: the first layer's, then by turns."""
+        buffers = [0, *(1 + number % 2 for number in range(len(wanted) - 1))]
+        sizes = [math.prod(shape) * kind.itemsize for shape, kind in wanted]
+        for buffer, size in zip(buffers, sizes, strict=True):
+            if buffer not in self._spaces or self._spaces[buffer].numel() < size:
+                torch.cuda.current_stream().synchronize()  # the batch before may be at work in the old one,
+                self._spaces.pop(buffer, None)  # whose memory the new one may need,
+                self._layouts.clear()  # and where these lie
+                self._spaces[buffer] = torch.empty(size, dtype=torch.uint8, device=self.device)
+        return [
+            self._spaces[buffer][:size].view(kind).view(shape)
+            for buffer, size, (shape, kind) in zip(buffers, sizes, wanted, strict=True)
+        ]
 
 
 class CudaFp8Engine(CudaEngine):

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -60,6 +61,13 @@ def stream_now() -> ctypes.c_void_p:
     return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
+@cache
+def source(name: str, before: str = "") -> str:
+    """What is compiled of `kernels/NAME.cu`: what all have in common, what is laid before it, and the file."""
+    folder = files("crow.extract.engines") / "kernels"
+    return (folder / "common.cu").read_text() + before + (folder / f"{name}.cu").read_text()
+
+
 def kernel(source: str, name: str, shared: int = 0) -> Kernel:
     """A function of a source for the GPU in use, compiled once and kept in the cache folder."""
     torch.cuda.current_stream()  # torch makes the context
@@ -77,6 +85,12 @@ def kernel(source: str, name: str, shared: int = 0) -> Kernel:
     _check(_driver().cuModuleLoadData(ctypes.byref(module), code))
     _check(_driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
     return Kernel(function, shared)
+
+
+def libraries() -> None:
+    """EngineError where the driver or NVRTC cannot be loaded."""
+    _driver()
+    _nvrtc()
 
 
 def tensor_map(tensor: torch.Tensor, box: tuple[int, int, int, int]) -> ctypes.Array[ctypes.c_char]:
@@ -106,7 +120,7 @@ def _tensor_map(
 def _compiled(source: str, target: str) -> bytes:
     """Source -> machine code of one kind of GPU."""
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"crow.cu", 0, None, None)
     options = [f"--gpu-architecture={target}".encode(), b"--std=c++17"]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()

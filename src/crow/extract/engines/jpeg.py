@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from crow.extract.engines import EngineError
-from crow.extract.engines.convolution import source
-from crow.extract.engines.driver import kernel
+from crow.extract.engines.driver import kernel, source
 
 HARDWARE, DEFAULT = 3, 0  # nvjpegBackend_t; the first runs beside the network, on decoders of its own
 YUV = 1  # nvjpegOutputFormat_t: planes as they are coded
@@ -64,7 +63,7 @@ class Lane:
     def __init__(self, device: str) -> None:
         self.device = device
         with torch.cuda.device(device):
-            self._colours = kernel(source(), "colours")
+            self._colours = kernel(source("colours"), "colours")
             self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
             if _library().nvjpegCreateEx(HARDWARE, None, None, 0, ctypes.byref(self._handle)):

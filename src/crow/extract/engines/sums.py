@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crow.extract.engines.convolution import source
-from crow.extract.engines.driver import Launch, kernel
+from crow.extract.engines.driver import Launch, kernel, source
 from crow.framework.normalize import normalize
 from crow.framework.weight import OF_SHARES
 from crow.recipe import Recipe
 
 WIDTH = 512  # channels that the kernel is made for
 CHUNK = 64  # places that one block of it sums
+HIGHEST = 4  # power of a sum of channels, some 1e5, that float32 holds for all places together
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Summing:
 
 
 class Sums:
-    """The kernels `sums` and `together` of kernels.cu."""
+    """The kernels `sums` and `together` of `kernels/sums.cu`."""
 
     def __init__(self) -> None:
-        self._sums, self._together = kernel(source(), "sums"), kernel(source(), "together")
+        self._sums, self._together = kernel(source("sums"), "sums"), kernel(source("sums"), "together")
 
     def of(self, x: torch.Tensor, table: torch.Tensor, recipe: Recipe) -> Summing:
         """What sums (n, H, W, K) canvases as a recipe wants them."""
@@ -61,7 +61,9 @@ def computes(recipe: Recipe) -> bool:
     """Whether these sums are all that a recipe needs of a map."""
     pools = recipe.pool.kind == "none" or (recipe.pool.kind, recipe.pool.size, recipe.pool.stride) == ("max", 2, 2)
     channels = recipe.channel.kind == "uniform" or recipe.channel.kind in OF_SHARES
-    return pools and channels and recipe.spatial.kind in ("uniform", "response")
+    a, root = recipe.spatial.a, 1 / recipe.spatial.b
+    small = root <= HIGHEST and (a <= HIGHEST or np.isinf(a))
+    return pools and channels and (recipe.spatial.kind == "uniform" or (recipe.spatial.kind == "response" and small))
 
 
 def weighed(sums: NDArray[np.float32], recipe: Recipe) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from crow.extract.engines import EngineError, Pictures
+from crow.extract.engines.batches import within_memory
 from crow.extract.engines.rewrite import whole_numbers
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
@@ -35,23 +37,28 @@ class TorchEngine:
     def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
         """The map (1, K, H, W) of each picture, in order."""
         for picture in pictures:
-            x = torch.from_numpy(picture[None].copy()).to(self.device).permute(0, 3, 1, 2)
-            with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+            with within_memory([picture]), torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+                x = torch.from_numpy(picture[None].copy()).to(self.device).permute(0, 3, 1, 2)
                 y = self.network(x).float()
             yield y
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """n pictures -> (n, K), in order."""
-        rows = [describe(x, recipe, regional) for x in self.maps(pictures)]
-        return torch.cat(rows).cpu().numpy()
+        with within_memory(pictures):
+            rows = [describe(x, recipe, regional) for x in self.maps(pictures)]
+            return torch.cat(rows).cpu().numpy()
 
     def _rewritten(self, network: torch.nn.Module) -> torch.nn.Module:
-        """The network that runs."""
-        return network
+        """The network that runs: the one given stays where it is."""
+        return copy.deepcopy(network)
 
 
 class TorchBfloat16Engine(TorchEngine):
-    """The same in bfloat16, for GPUs that the kernels of `cuda.py` are not made for."""
+    """The same in bfloat16, for GPUs that the kernels of `cuda.py` are not made for.
+
+    One by one here too, since cuDNN takes another algorithm for a batch: a vector would depend on its neighbours. A large
+    GPU is not kept busy so.
+    """
 
     name, kind = "torch-bf16", torch.bfloat16
 
