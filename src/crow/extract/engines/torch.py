@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from crow.extract.engines.rewrite import whole_numbers
 from crow.framework.describe import describe
 from crow.framework.reduce import Whitening
 from crow.recipe import Recipe
+
+STRICT = partial(torch.backends.cudnn.flags, enabled=True, deterministic=True, allow_tf32=False)
 
 
 class TorchEngine:
@@ -37,7 +40,7 @@ class TorchEngine:
     def maps(self, pictures: Pictures) -> Iterator[torch.Tensor]:
         """The map (1, K, H, W) of each picture, in order."""
         for picture in pictures:
-            with within_memory([picture]), torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+            with within_memory([picture]), torch.inference_mode(), STRICT():
                 x = torch.from_numpy(picture[None].copy()).to(self.device).permute(0, 3, 1, 2)
                 y = self.network(x).float()
             yield y
