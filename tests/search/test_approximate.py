@@ -51,6 +51,50 @@ def test_it_finds_what_it_says_it_finds(matrix, made):
     assert share_found(matrix, made, rows_of(200, 3)) >= made.recall - 0.03
 
 
+def test_a_collection_far_from_the_origin_is_searched_as_well():
+    rows = rows_of(5000, 8) + 0.8
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    matrix = Matrix("k", 1, DIM, (Segment("", rows.astype(np.float16), np.arange(5000), np.zeros(5000, bool)),))
+    made = build(matrix)
+    assert made.recall >= room.RECALL
+    assert share_found(matrix, made, rows[:200]) >= made.recall - 0.03
+
+
+@pytest.mark.parametrize(("dim", "different"), [(1, 2), (1, 1), (9, 1), (9, 2), (40, 3)])
+@pytest.mark.parametrize("kind", sorted(room.KINDS))
+def test_a_collection_of_hardly_any_different_rows_is_searched_too(kind, dim, different):
+    some = np.random.default_rng(1).standard_normal((different, dim))
+    some /= np.linalg.norm(some, axis=1, keepdims=True)
+    rows = some[np.arange(5000) % different].astype(np.float16)
+    matrix = Matrix("k", 1, dim, (Segment("", rows, np.arange(5000), np.zeros(5000, bool)),))
+    found = Searcher(matrix, proposals=build(matrix, kind)).search(some[0], 10, approximate=True)
+    assert len(found) == 10
+    assert np.allclose(found.scores, 1, atol=2e-3)
+
+
+@pytest.mark.parametrize("spread", [0, 0.002, 0.3])
+def test_axes_hold_nearly_all_of_the_variance(spread):
+    rng = np.random.default_rng(2)
+    flat = rng.standard_normal((3000, 6)) @ rng.standard_normal((6, 50)) + 5
+    rows = (flat + spread * rng.standard_normal((3000, 50))).astype(np.float32)
+    singular = np.linalg.svd(rows.astype(float) - rows.astype(float).mean(0), compute_uv=False)
+    left = [1 - (singular[:axes] ** 2).sum() / (singular**2).sum() for axes in range(51)]
+    axes = room.axes_of(rows)
+    assert left[axes] <= 0.01 < left[axes - 1]
+    assert axes <= 6 or spread == 0.3
+
+
+def test_the_caller_keeps_the_threads_that_it_gave_faiss(made):
+    faiss = pytest.importorskip("faiss")
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(3)
+        made.candidates(rows_of(1, 9)[0].astype(np.float32), 10)
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def test_scores_are_the_exact_ones(matrix, made):
     query = rows_of(1, 4)[0]
     found = Searcher(matrix, proposals=made).search(query, 10, approximate=True)

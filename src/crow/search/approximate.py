@@ -7,7 +7,8 @@ after the build are searched exactly beside them. How much of the exact answer i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ FROM = 1_000_000  # rows; with fewer the exact search answers in milliseconds
 LEAST = 4096  # rows; with fewer there is too little to learn the codes from
 RECALL = 0.965  # of the ten nearest: the least effort that reaches it on the sample is taken; 0.95 is promised
 SAMPLE = 400  # rows that the recall is measured on: it is known to about half a hundredth
+KEPT = 0.99  # of the variance: axes beyond are left to the scoring; the codes lose ten times as much
 CANDIDATES = 150  # of FAISS for every search, or four for each result if that is more; 200 cost more than they found
 STALE = 0.2  # share of the rows gone or new since the build, from where on another build pays
 BLOCK = 1 << 15
@@ -37,7 +39,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """A family of FAISS: how one is described for n rows of d dimensions, and the efforts that a search may make."""
+    """A family of FAISS: how one is described for n rows of d axes, and the efforts that a search may make."""
 
     factory: Callable[[int, int], str]
     effort: str  # the parameter's name in FAISS
@@ -45,20 +47,20 @@ class Kind:
 
 
 def _lists(n: int) -> int:
-    """About the root of n, a power of two: as many lists as a list has rows."""
-    return int(2 ** max(0, round(np.log2(max(n, 1)) / 2)))
+    """About half the root of n, a power of two: with as many lists as a list has rows, starting on them took longer."""
+    return int(2 ** max(0, round(np.log2(max(n, 1)) / 2) - 1))
 
 
-def _quantized(n: int, dim: int) -> str:
-    """Lists of 4-bit codes that are scanned in registers: one for every four dimensions, but 64 where there are as many."""
-    parts = max(-(-dim // 4), min(dim, 64))
-    padded = -(-dim // parts) * parts
-    return ("" if padded == dim else f"Pad{padded},") + f"IVF{_lists(n)},PQ{parts}x4fs"
+def _quantized(n: int, axes: int) -> str:
+    """Lists of 4-bit codes that are scanned in registers: one for every two axes, but 64 at most where four will do."""
+    parts = max(-(-axes // 4), min(-(-axes // 2), 64), min(axes, 32))
+    padded = -(-axes // parts) * parts
+    return ("" if padded == axes else f"Pad{padded},") + f"IVF{_lists(n)},PQ{parts}x4fs"
 
 
 KINDS: dict[str, Kind] = {
     "ivf-pq": Kind(_quantized, "nprobe", lambda n: [e for e in EFFORTS if e < _lists(n)] + [_lists(n)]),
-    "hnsw": Kind(lambda n, dim: "HNSW32_SQ8", "efSearch", lambda n: [e for e in EFFORTS if 16 <= e <= 2048]),
+    "hnsw": Kind(lambda n, axes: "HNSW32_SQ8", "efSearch", lambda n: [e for e in EFFORTS if 16 <= e <= 2048]),
 }
 
 
@@ -75,8 +77,9 @@ class Approximate:
 
     def candidates(self, query: Vectors, k: int) -> Ids:
         """(d,) -> the ids that are worth scoring; some may be gone by now."""
-        _, at = self.index.search(query[None], min(max(CANDIDATES, 4 * k), len(self.ids)))
-        return self.ids[at[0][at[0] >= 0]]
+        with _one_thread():
+            _, at = self.index.search(query[None], min(max(CANDIDATES, 4 * k), len(self.ids)))
+        return np.sort(self.ids[at[0][at[0] >= 0]])
 
     def is_stale(self, matrix: Matrix) -> bool:
         """Whether so much came and went that it should be built again."""
@@ -134,8 +137,10 @@ def build(matrix: Matrix, kind: str = "ivf-pq", go_on: Callable[[], bool] = lamb
     if len(ids) < LEAST:
         raise SearchError(f"an approximate index is built from {LEAST} pictures on; here are {len(ids)}")
     random = np.random.default_rng(0)
-    index = faiss.index_factory(matrix.dim, KINDS[kind].factory(len(ids), matrix.dim), faiss.METRIC_INNER_PRODUCT)
-    index.train(matrix.vectors(random.permutation(ids)[: max(100 * _lists(len(ids)), 1 << 14)]))
+    some = matrix.vectors(random.permutation(ids)[: max(100 * _lists(len(ids)), 1 << 14)])
+    axes = axes_of(some)
+    index = faiss.index_factory(matrix.dim, f"PCAR{axes}," + KINDS[kind].factory(len(ids), axes), faiss.METRIC_L2)
+    index.train(some)
     for start in range(0, len(ids), BLOCK):
         if not go_on():
             raise Stopped
@@ -152,10 +157,29 @@ def build(matrix: Matrix, kind: str = "ivf-pq", go_on: Callable[[], bool] = lamb
     return made
 
 
+def axes_of(rows: Vectors) -> int:
+    """(n, d) -> how many principal axes hold nearly all of the variance; a rotation within them shares it out evenly."""
+    variances = np.linalg.eigvalsh(np.atleast_2d(np.cov(rows.T)))[::-1].clip(0)
+    return int(np.searchsorted(np.cumsum(variances), KEPT * variances.sum())) + 1
+
+
 def recall_of(made: Approximate, matrix: Matrix, queries: Vectors, exact: list[Ids]) -> float:
     """The share of the exact answers, the query itself left out, that is among the candidates."""
     found = [np.isin(ids[1:], made.candidates(query, len(ids))) for query, ids in zip(queries, exact, strict=True)]
     return float(np.mean(np.concatenate(found)))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """FAISS keeps to the caller's thread: one query is too short to share, and on a busy machine the others come late."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def _make_effort(index: Any, kind: Kind, effort: int) -> None:

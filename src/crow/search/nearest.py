@@ -78,7 +78,7 @@ class Searcher:
     def search(self, query: ArrayLike, k: int = 10, allowed: Ids | None = None, approximate: bool = False) -> Found:
         """(d,) -> the k nearest of all rows, or of those whose ids are allowed.
 
-        Approximate: of the rows that the approximate index proposes and those that came after it was built.
+        Approximate: of the rows that the approximate index proposes, if it has as many, and those that came later.
         """
         unit = unit_query(query, self.matrix.dim)
         if k < 1:
@@ -86,7 +86,8 @@ class Searcher:
         if approximate and self.proposals is None:
             raise SearchError("this index has no approximate search")
         if approximate and allowed is None and self.proposals is not None:
-            allowed = np.concatenate([self.proposals.candidates(unit, k), self._later])
+            proposed = self.proposals.candidates(unit, k)
+            allowed = np.concatenate([proposed, self._later]) if len(proposed) >= k else None
         if allowed is None:
             return self._exact(self._pieces, unit, k)
         allowed = rising(np.asarray(allowed, np.int64))
