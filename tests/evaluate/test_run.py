@@ -11,6 +11,8 @@ from crow.evaluate.datasets import Query, load
 from crow.evaluate.features import Item, Machine, tables
 from crow.evaluate.run import Settings, SettingsError, cropped, evaluate
 from crow.evaluate.teach import NOBODY, teacher_for
+from crow.extract.engines import REVISIONS
+from crow.extract.engines.torch import TorchEngine
 from crow.recipe import RECIPES
 
 CROW, UCROW, RMAC = (RECIPES[name].sized("64") for name in ("crow", "ucrow", "rmac"))
@@ -64,6 +66,29 @@ def test_several_recipes_in_one_pass_equal_each_alone_and_come_from_the_cache(la
     assert again.results[0].record["expand"] == 2
     repeated = evaluate(dataset, Settings((CROW, UCROW, RMAC)))
     assert [r.record for r in repeated.results] == [r.record for r in together.results]
+
+
+@pytest.mark.parametrize("keep_maps", [False, True])
+def test_a_revised_engine_makes_its_vectors_anew(lay, own_cache, monkeypatch, keep_maps):
+    items = [Item(path) for path in load("groups", lay("groups")).images.values()]
+    machine = Machine("torch", keep_maps=keep_maps)
+    before = tables(items, [CROW], machine)[0].stack(items)
+    maps, seen = TorchEngine.maps, []
+
+    def fixed(engine, pictures):
+        for x in maps(engine, pictures):
+            seen.append(x)
+            yield x + 1
+
+    monkeypatch.setattr(TorchEngine, "maps", fixed)
+    np.testing.assert_array_equal(tables(items, [CROW], machine)[0].stack(items), before)
+    assert not seen
+    monkeypatch.setitem(REVISIONS, "torch", 7)
+    after = tables(items, [CROW], machine)[0].stack(items)
+    assert len(seen) == len(items)
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_array_equal(tables(items, [CROW], machine)[0].stack(items), after)
+    assert len(seen) == len(items)
 
 
 def test_kept_maps_change_nothing(lay, own_cache):

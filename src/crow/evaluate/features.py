@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crow.evaluate.tally import Wanted, counted
+from crow.extract import engines
 from crow.extract.download import sha256
 from crow.extract.images import Box
 from crow.extract.pretrained import cache_folder
@@ -140,7 +141,6 @@ def _stores(
     if all(store is not None and not _lacking(store, keys) for store in known):
         return [store for store in known if store is not None]
     from crow.evaluate.once import describe_once, describer_for
-    from crow.extract import engines
 
     layers = sorted({recipe.view.layer for recipe in recipes})
     if len(layers) > 1 and (machine.engine or engines.choose(recipes[0].view, machine.device)) not in TAPPED:
@@ -165,7 +165,8 @@ def _known(recipe: Wanted, machine: Machine, stack: ExitStack) -> Store | None:
     """The store of this recipe that was made by what the machine asks for, found without loading a network."""
     for place in sorted(_folder(recipe).glob("*.crow")):
         store = _open(place, stack)
-        if machine.asked() in store.settings()["asked"]:
+        made = store.settings()
+        if machine.asked() in made["asked"] and made.get("revised") == engines.revised(made["engine"]):
             return store
     return None
 
@@ -173,11 +174,12 @@ def _known(recipe: Wanted, machine: Machine, stack: ExitStack) -> Store | None:
 def _store(recipe: Wanted, describer: Describer, machine: Machine, stack: ExitStack) -> Store:
     """The store of this recipe on this network, made if need be."""
     engine = describer.engine.name
-    place = _folder(recipe) / f"{describer.weights[:16]}-{engine}-{describer.precision}.crow"
+    revised = engines.revised(engine)
+    place = _folder(recipe) / f"{describer.weights[:16]}-{revised}-{describer.precision}.crow"
     asked = machine.asked()
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
-        made = {"weights": describer.weights, "engine": engine, "precision": describer.precision}
+        made = {"weights": describer.weights, "engine": engine, "revised": revised, "precision": describer.precision}
         stack.callback(store_at(place).create(place, recipe=recipe.to_dict(), asked=[asked], **made).close)
     store = _open(place, stack)
     if asked not in (before := store.settings()["asked"]):

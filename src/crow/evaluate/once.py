@@ -48,7 +48,7 @@ def _widened(
     view, tapped = describer.recipe.view, None
     layers = sorted({recipe.view.layer for recipe in recipes})
     if machine.keep_maps:
-        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{describer.engine.name}"
+        name = f"{view.network}-{view.layer}-{describer.weights[:16]}-{engines.revised(describer.engine.name)}"
         describer.engine = KeptMaps(describer.engine, cache_folder() / "maps" / name)
     elif layers != [view.layer]:
         network, _ = networks.load(view.network, layers[-1], machine.weights)

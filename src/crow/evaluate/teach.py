@@ -8,6 +8,7 @@ from pathlib import Path
 
 from crow.evaluate.datasets import DATASETS, Dataset, DatasetError, load
 from crow.evaluate.features import HERE, Machine, Progress, every, file_digest
+from crow.extract import engines
 from crow.extract.images import PictureError, walk
 from crow.extract.pretrained import cache_folder
 from crow.framework.reduce import Moments, Whitening
@@ -70,7 +71,8 @@ def regional_whitening(
 ) -> Whitening:
     """The whitening of the regions of a teacher's pictures, every axis kept; learned once, then read from the cache."""
     plain = replace(recipe, name="rmac", regional="")
-    identity = [plain.key(), str(pca), repr(machine.asked()), *map(file_digest, teacher.pictures)]
+    made_by = [repr(machine.asked()), repr(engines.REVISIONS)]
+    identity = [plain.key(), str(pca), *made_by, *map(file_digest, teacher.pictures)]
     place = (
         cache_folder() / "vectors" / f"regions-{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.safetensors"
     )

@@ -133,3 +133,14 @@ def engine_named(name: str, network: torch.nn.Module, device: str | None = None)
     if name not in ENGINES:
         raise EngineError(f"no engine named {name!r}; there are: {', '.join(ENGINES)}")
     return ENGINES[name](network, device)
+
+
+REVISIONS: dict[str, int] = {  # raised when an engine's vectors change by more than rounding; 0 where not named
+    "openvino": 1,  # its first layer takes whole numbers, since dark and blank pictures lost digits
+    "openvino-int8": 1,
+}
+
+
+def revised(name: str) -> str:
+    """An engine's name with its revision: vectors and maps that are kept under another one are not taken."""
+    return f"{name}.{REVISIONS.get(name, 0)}"
