@@ -215,10 +215,28 @@ def test_problems_are_told_in_words(client: httpx.Client, path: str, status: int
     assert "Traceback" not in answer.text and "site-packages" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/health", "/web/page.js", "/api/v1/info", "/api/v1/pictures/1/image", "/api/v1/search?k=0", "/nowhere"],
+)
+def test_head_is_get_without_the_body(client: httpx.Client, path: str) -> None:
+    whole, head = client.get(path), client.head(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert {**head.headers, "date": ""} == {**whole.headers, "date": ""}
+    assert client.get("/health").json() == {"status": "ok"}  # the connection is still in step
+
+
+def test_head_is_counted_by_its_own_name(client: httpx.Client) -> None:
+    client.head("/ready")
+    assert 'method="HEAD",route="/ready",status="200"' in client.get("/metrics").text
+
+
 def test_methods_that_do_not_exist_are_refused(client: httpx.Client) -> None:
     assert is_problem(client.delete("/api/v1/pictures/1"), 405)
+    assert client.delete("/api/v1/pictures/1").headers["allow"] == "GET, HEAD"
+    assert client.head("/session").headers["allow"] == "POST"
     assert is_problem(client.put("/api/v1/search"), 405)
-    assert client.put("/api/v1/search").headers["allow"] == "GET, POST"
+    assert client.put("/api/v1/search").headers["allow"] == "GET, HEAD, POST"
 
 
 def tricks(secret: Path) -> list[str]:

@@ -85,7 +85,21 @@ class Guard:
 
         if refusal is not None:
             return await problem(*refusal)(scope, receive, sending)
+        if scope["method"] == "HEAD":
+            return await self._head(scope, body, sending)
         return await self.app(scope, body, sending)
+
+    async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What GET would answer, without the body."""
+        asked = {**scope, "method": "GET"}
+
+        async def sending(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        try:
+            await self.app(asked, receive, sending)
+        finally:
+            scope["route"] = asked.get("route")
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")

@@ -64,7 +64,8 @@ async def _http(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """What can be done at this path."""
     matching = (r for r in request.app.state.routes if r.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in matching for method in getattr(route, "methods", None) or ()}
+    methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 async def _validation(request: Request, error: Exception) -> Response:
