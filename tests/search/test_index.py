@@ -169,6 +169,22 @@ def test_an_unplugged_drive_is_no_reason_to_forget(index: Index, photos: Photos,
     assert len(index) == 6
 
 
+def test_one_picture_of_a_few_may_go_but_not_the_last_or_two(index: Index, photos: Photos) -> None:
+    folder = photos(4)
+    index.sync(folder)
+    (folder / "0.png").unlink()
+    assert index.sync().removed == 1  # more than a fifth, but one alone
+    for i in (1, 2):
+        (folder / f"{i}.png").unlink()
+    with pytest.raises(ValueError, match="2 of its 3 pictures are gone"):
+        index.sync()
+    assert index.sync(prune=True).removed == 2
+    (folder / "3.png").unlink()
+    with pytest.raises(ValueError, match="1 of its 1 pictures are gone"):
+        index.sync()
+    assert len(index) == 1
+
+
 def test_a_mount_inside_that_is_gone_is_noticed(
     index: Index, photos: Photos, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

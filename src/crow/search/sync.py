@@ -20,7 +20,9 @@ from crow.search.work import Describes, Report, SyncError, SyncStopped, Work, in
 if TYPE_CHECKING:
     from crow.extract.walk import Entry
 
-GONE = 1 / 5  # a larger share of a folder missing at once looks like an unplugged drive, not like tidying up
+GONE = (
+    1 / 5
+)  # a larger share of a folder missing at once looks like an unplugged drive; one picture of several never does
 
 
 def sync(
@@ -152,7 +154,7 @@ def _forget(work: Work, missing: dict[str, Stamp], unreadable: list[str], keep: 
         return
     known, lost = (Counter(root_of(path, work.folders) for path in paths) for paths in (work.known, gone))
     for folder, count in lost.items():
-        if count > GONE * known[folder] and not prune:
+        if (count > max(1, GONE * known[folder]) or count == known[folder]) and not prune:
             raise SyncError(
                 f"{folder}: {count:,} of its {known[folder]:,} pictures are gone; none was forgotten"
                 " (--prune forgets them, --keep-missing goes on without)"
