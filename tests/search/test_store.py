@@ -201,6 +201,20 @@ def test_threads_of_one_process_are_told_too_and_may_all_read(store: SqliteStore
     assert told[0] == 0 and f"process {os.getpid()}" in str(told[1])
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_keeps_nobody_from_the_lock_nor_in_it(store: SqliteStore) -> None:
+    lock = Path(store.address) / "writer.lock"
+    lock.unlink(missing_ok=True)
+    lock.symlink_to("/dev/full")  # takes a lock, but not a byte
+    for _ in range(2):
+        with store.writer(), pytest.raises(StoreBusy), SqliteStore.open(store.address) as second, second.writer():
+            pass
+    lock.unlink()
+    lock.symlink_to("/nowhere/at all")
+    with pytest.raises(StoreError, match="this index cannot be written"):
+        store.remove(["a"])
+
+
 def test_damage_is_found_and_named(store: SqliteStore) -> None:
     store.upsert([row("a"), row("b"), row("c")])
     store.close()

@@ -7,10 +7,10 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crow.search.store import StoreBusy
+from crow.search.store import StoreBusy, StoreError
 
 NETWORK = (
     "nfs",
@@ -78,15 +78,19 @@ class WriterLock:
             self._thread.release()
 
     def _take(self) -> None:
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{self.path.parent}: this index cannot be written ({error.strerror})") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise self._busy(holder or "unknown") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk the lock holds without the name of its holder
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _busy(self, holder: str) -> StoreBusy:
         return StoreBusy(f"{self.path.parent}: process {holder} is writing this index; try again when it is done")
