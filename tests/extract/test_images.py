@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from crow.extract import formats
+from crow.extract import colour, formats
 from crow.extract.images import PictureError, crop, load, prepare, read, resize
 from crow.recipe import Size, View
 
@@ -847,3 +847,34 @@ def test_mutated_files_raise_nothing_else(kind: str, edits: list[tuple[float, by
         at = int(where**3 * len(data))  # headers more often than pixels
         data[at : at + len(new)] = new
     check_anything(bytes(data[: int(keep * len(data))]), f"a.{kind}")
+
+
+# Large pictures
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "CMYK", "LAB", "I;16", "I", "F", "RGB"])
+@pytest.mark.parametrize("with_profile", [False, True])
+def test_a_large_picture_is_made_srgb_in_bands_and_comes_out_the_same(
+    mode: str, with_profile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(4)
+    deep = {"I;16": random.integers(0, 65536, (61, 47), np.uint16), "I": random.integers(-9, 9999, (61, 47), np.int32)}
+    deep["F"] = random.normal(3, 9, (61, 47)).astype(np.float32)
+    image = Image.fromarray(deep[mode]) if mode in deep else Image.fromarray(noise(61, 47, 4)).convert(mode)
+    if with_profile:
+        image.info["icc_profile"] = swapped_profile()
+    whole = colour.to_rgb(image.copy())
+    monkeypatch.setattr(colour, "BAND", 400)
+    assert np.array_equal(np.asarray(colour.to_rgb(image)), np.asarray(whole))
+
+
+def test_few_bytes_that_unfold_to_a_huge_picture_are_refused_and_a_photograph_of_that_size_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flat, photograph = Image.new("RGB", (3000, 2000)), Image.fromarray(noise(2000, 3000))
+    monkeypatch.setattr(formats, "FREE_BYTES", 40_000_000)
+    for kind in ("PNG", "JPEG", "WEBP", "TIFF"):
+        options = {"compression": "tiff_adobe_deflate"} if kind == "TIFF" else {}
+        said = reason(file_of(flat, kind, **options))
+        assert said.startswith("too large: 3000 x 2000 in a file of") and said.endswith("hold no photograph")
+        assert load(file_of(photograph, kind, **options)).pixels.shape == (2000, 3000, 3)

@@ -18,6 +18,13 @@ from crow.extract.picture import PictureError
 MAX_PIXELS = 250_000_000
 # 250 megapixels of 16-bit RGBA without compression, which is as large as an honest file gets.
 MAX_BYTES = 2 * 1024**3
+# Bytes that a pixel takes at most while it is read, as measured, decoder and colours together.
+_COSTS = {"WEBP": 20, "JPEG": 12}  # JPEG: progressive CMYK
+_COST = 8
+# A picture that takes more memory than this must bring as many bytes as a photograph: phones' strongest compression
+# of a smooth sky leaves a tenth of a byte to a pixel. What brings fewer is a bomb, or has nothing in it to search by.
+FREE_BYTES = 900_000_000
+LEAST_BYTES = 0.05
 _TOO_LONG = f"too large: a file of more than {MAX_BYTES / 1024**3:.0f} GiB"
 
 RAW_EXTENSIONS = frozenset(
@@ -99,6 +106,17 @@ def guard(width: int, height: int, name: str) -> None:
         )
 
 
+def _refuse_bomb(image: Image.Image, length: int, name: str) -> None:
+    """Refuse a small file that unfolds to a huge picture."""
+    pixels = image.width * image.height
+    needs = pixels * _COSTS.get(image.format or "", _COST)
+    if needs > FREE_BYTES and length < LEAST_BYTES * pixels:
+        size = f"{image.width} x {image.height} in a file of {length / 1e6:.1f} MB"
+        raise PictureError(
+            name, f"too large: {size} would take {needs / 1e9:.1f} GB to read; so few bytes hold no photograph"
+        )
+
+
 def open_picture(data: bytes, name: str, raw: bool = False) -> Image.Image:
     """An image whose header has been read and its size checked; no pixel is decoded yet."""
     if not data:
@@ -118,6 +136,7 @@ def open_picture(data: bytes, name: str, raw: bool = False) -> Image.Image:
             problem = error
         else:
             guard(image.width, image.height, name)
+            _refuse_bomb(image, len(data), name)
             return image
     raise PictureError(name, broken(begins_like[0], problem or ValueError()))
 
