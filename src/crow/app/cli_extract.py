@@ -12,6 +12,7 @@ import typer
 
 from crow.app import options
 from crow.app.progress import Download, track
+from crow.files import replacing
 from crow.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -221,10 +222,8 @@ def _regions(describer: Describer, paths: list[Path], failed: list[Described]) -
 
 def _write_npz(out: Path, **arrays: Any) -> None:
     """An .npz of these arrays, whole or not at all."""
-    half = out.with_name(f".{out.name}.half")
-    with half.open("wb") as file:
+    with replacing(out) as half, half.open("wb") as file:
         np.savez(file, **arrays)
-    half.replace(out)
 
 
 def _report(failed: list[Described]) -> None:

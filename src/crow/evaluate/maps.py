@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from crow.evaluate.tally import Tally, counted, tally
 from crow.extract.engines import Engine, Pictures
 from crow.extract.networks import Preprocessed
+from crow.files import replacing
 from crow.framework.describe import describe, pooled
 from crow.framework.reduce import Whitening
 from crow.recipe import Pool, Recipe
@@ -140,13 +142,15 @@ class KeptMaps:
 
     def _map(self, picture: NDArray[np.uint8]) -> torch.Tensor:
         digest = hashlib.sha256(repr(picture.shape).encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()
-        file = self.folder / f"{digest}.npy"
-        if not file.exists():
-            half = file.with_suffix(".half")
-            with half.open("wb") as out:
-                np.save(out, next(iter(self.engine.maps([picture]))).cpu().numpy())
-            half.replace(file)
-        return torch.from_numpy(np.load(file, allow_pickle=False))
+        file = self.folder / f"{digest}.npz"  # with a checksum inside, which reading compares
+        try:
+            with np.load(file, allow_pickle=False) as kept:
+                return torch.from_numpy(kept["map"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # not there, or damaged: made (again)
+            made = next(iter(self.engine.maps([picture]))).cpu()
+            with replacing(file) as half, half.open("wb") as out:
+                np.savez(out, map=made.numpy())
+            return made
 
     def vectors(self, pictures: Pictures, recipe: Recipe, regional: Whitening | None = None) -> NDArray[np.float32]:
         """n pictures -> (n, K), in order."""

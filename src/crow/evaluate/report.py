@@ -15,6 +15,7 @@ from crow.evaluate.protocols import curve
 from crow.evaluate.rank import Answer
 from crow.evaluate.run import Evaluation, Result
 from crow.extract.images import PictureError, load
+from crow.files import replacing
 
 THUMB = 96  # pixels of the longer side
 COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4b94", "#a3283a", "#8a6d00", "#26706b", "#5b5b5b")
@@ -34,9 +35,8 @@ summary { cursor: pointer; margin: .6rem 0 }
 
 def write(evaluation: Evaluation, file: Path) -> None:
     """The report as one file, whole or not at all."""
-    half = file.with_name(f".{file.name}.half")
-    half.write_text(page(evaluation), "utf-8")
-    half.replace(file)
+    with replacing(file) as half:
+        half.write_text(page(evaluation), "utf-8")
 
 
 def page(evaluation: Evaluation) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from crow.files import replacing
 from crow.framework.normalize import Array, normalize
 from crow.recipe import Norm, Recipe, RecipeError
 
@@ -188,13 +189,8 @@ class Whitening:
 
     def save(self, path: str | Path) -> None:
         """Write it as safetensors, whole or not at all."""
-        target = Path(path)
-        half = target.with_name(f".{target.name}.half")
-        try:
+        with replacing(Path(path)) as half:
             half.write_bytes(self.to_bytes())
-            half.replace(target)
-        finally:
-            half.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Whitening:

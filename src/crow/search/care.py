@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from crow.files import replacing, sync
 from crow.framework.reduce import WhiteningError
 from crow.recipe import Recipe
 from crow.search.derived import reduced
@@ -64,6 +65,7 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
         folder = index.derived.folder
         if folder and (matrix or damaged):
             shutil.rmtree(folder, ignore_errors=True)
+            sync(folder.parent)
             index.derived.forget()
             index.save_matrix()
     fixed = damaged | {"matrix"}
@@ -160,12 +162,11 @@ def export(index: Index, target: str | Path) -> int:
         settings = index.store.settings()
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
     made = {name: settings.get(name) for name in ("recipe", "weights", "precision", "engine", "dim")}
-    half = target.with_name(f".{target.name}.half")
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if target.suffix not in writers:
         raise SearchError(f"{target}: an index is exported to a file ending in .npz or .parquet")
-    writers[target.suffix](half, [row.path for row in rows], vectors, columns, json.dumps(made))
-    half.replace(target)
+    with replacing(target) as half:
+        writers[target.suffix](half, [row.path for row in rows], vectors, columns, json.dumps(made))
     return len(rows)
 
 

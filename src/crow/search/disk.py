@@ -1,4 +1,4 @@
-"""The disk under an index: network filesystems, making a folder's entries durable, and the lock of the one writer."""
+"""The disk under an index: network filesystems, and the lock of the one writer."""
 
 from __future__ import annotations
 
@@ -40,15 +40,6 @@ def is_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> boo
         if inside and len(point) >= len(best):
             best, kind = point, right.split(b" ")[0].decode()
     return kind.startswith(NETWORK)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a folder's entries (new and renamed files) survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class WriterLock:

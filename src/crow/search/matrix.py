@@ -9,7 +9,6 @@ One writer at a time (the caller holds the lock of the index); any number of rea
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from crow.files import replacing
 from crow.search.store import Changes, Ids, Vectors
 
 Reduce = Callable[[Vectors], Vectors]
@@ -248,19 +248,9 @@ def _map(folder: Path, entry: dict[str, Any], dim: int, dead: NDArray[np.bool_])
 
 def put(path: Path, parts: list[NDArray[Any]]) -> None:
     """Write a file whole or not at all, and have it on disk before going on."""
-    half = path.with_name(f"{path.name}.{uuid4().hex}.half")
-    with half.open("wb") as file:
+    with replacing(path) as half, half.open("wb") as file:
         for part in parts:
             file.write(_bytes(part))
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
-    if os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _sweep(folder: Path, kept: set[str]) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from crow.files import sync
 from crow.search.database import FILE, Database
-from crow.search.disk import sync_folder
 from crow.search.record import (
     BATCH,
     FIELDS,
@@ -46,18 +46,20 @@ class SqliteStore(Database):
         if folder.exists():
             raise StoreError(f"{folder}: is there already")
         half = folder.with_name(f".{folder.name}.{os.getpid()}.half")
+        missing = [parent for parent in folder.parents if not parent.exists()]
         shutil.rmtree(half, ignore_errors=True)
         try:
             half.mkdir(parents=True)
             with cls(half) as store:
                 store._migrate()
                 store.configure(uuid=uuid.uuid4().hex, **settings)
-            sync_folder(half)
+            sync(half)
             half.rename(folder)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
             raise StoreError(f"{folder}: cannot be made ({error.strerror})") from None
-        sync_folder(folder.parent)
+        for made in (folder, *missing):
+            sync(made.parent)
         return cls.open(folder)
 
     @classmethod
@@ -290,6 +292,6 @@ class SqliteStore(Database):
             with self._named():
                 self._db.backup(copy._db)
             copy.configure(uuid=uuid.uuid4().hex)
-        sync_folder(half)
+        sync(half)
         half.rename(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)

@@ -14,6 +14,7 @@ from crow.evaluate.paper.bench import Bench
 from crow.evaluate.paper.finding import Finding, Skipped, as_csv
 from crow.evaluate.paper.page import page
 from crow.evaluate.tally import Wanted
+from crow.files import replacing
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,5 @@ def _write(out: Path, name: str, finding: Finding) -> None:
 
 def _whole(file: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
-    half = file.with_name(f".{file.name}.half")
-    half.write_bytes(data)
-    half.replace(file)
+    with replacing(file) as half:
+        half.write_bytes(data)
