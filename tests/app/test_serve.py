@@ -421,7 +421,7 @@ def test_a_picture_that_takes_too_long_is_given_up_and_the_next_one_is_read() ->
         await decoder.close()
         starved = Decoder(1, memory=400 << 20)
         with pytest.raises(Problem, match=r"memory|decoded"):
-            await starved({**job, "pixels": 10**9}, encoded(1, "PNG", (12000, 12000)))
+            await starved({**job, "pixels": 10**9}, encoded(1, "PNG", (10000, 10000)))
         await starved.close()
 
     asyncio.run(check())

@@ -14,6 +14,7 @@ from crow.recipe import RECIPES
 from crow.search import care
 from crow.search.index import Index
 from crow.search.matrix import SearchError
+from crow.search.store import StoreError
 
 Photos = Callable[..., Path]
 
@@ -84,6 +85,47 @@ def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) ->
     assert {p.where for p in care.verify(index)} == {"matrix"}
     assert all(p.repaired for p in care.verify(index, repair=True))
     assert care.verify(index) == []
+
+
+def test_commits_that_the_matrix_has_seen_cannot_be_lost_unnoticed(index: Index, tmp_path: Path) -> None:
+    index.close()
+    address = tmp_path / "a.crow"
+    before = (address / "index.sqlite").read_bytes()
+    with Index.open(address, describer=Tiny()) as changed:
+        paint(tmp_path / "photos" / "new.png", 1000)
+        assert changed.sync().added == 1
+    (address / "index.sqlite").write_bytes(before)  # as after a log that lost its last commits
+    with Index.open(address, describer=Tiny()) as older:
+        with pytest.raises(
+            StoreError, match=r"the last commits are lost; crow verify --repair goes on with what is left"
+        ):
+            older.search(tmp_path / "photos" / "1.png")
+        (problem,) = care.verify(older)
+        assert "the last commits are lost" in problem.what
+        assert [p.repaired for p in care.verify(older, repair=True)] == [False]
+        assert care.verify(older) == [] and len(older.search(tmp_path / "photos" / "1.png")) == 10
+        assert older.sync().added == 1
+
+
+@pytest.mark.parametrize("kind", ["*.faiss", "*.ids", "approximate.json"])
+def test_a_damaged_approximate_index_is_not_used_but_named_and_built_again(
+    index: Index, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crow.search.approximate.LEAST", 32)
+    index.approximate("hnsw")
+    index.derived.build()
+    query = np.ones(16, np.float32)
+    expected = [(h.path, h.score) for h in index.search(query, approx=True)]
+    (file,) = (Path(index.store.address) / "matrix").glob(kind)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    index.derived.forget()
+    with pytest.raises(SearchError, match="no approximate search was built"):
+        index.search(query, approx=True)
+    assert [(p.where, file.name in p.what) for p in care.verify(index)] == [("matrix", True)]
+    assert all(p.repaired for p in care.verify(index, repair=True)) and care.verify(index) == []
+    assert [(h.path, h.score) for h in index.search(query, approx=True)] == expected
 
 
 def test_a_matrix_is_only_derived(index: Index, tmp_path: Path) -> None:

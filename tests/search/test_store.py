@@ -230,6 +230,27 @@ def test_damage_is_found_and_named(store: SqliteStore) -> None:
     assert "checksum" in problems["a"] and "checksum" in problems["b"] and "vector is gone" in problems["c"]
 
 
+def test_a_damaged_row_becomes_no_answer(store: SqliteStore) -> None:
+    store.upsert([row("a"), row("b")])
+    store._run("UPDATE images SET taken = '1999' WHERE path = ?", (b"a",))
+    for read in (
+        lambda: store.get(["a"]),
+        lambda: store.rows([1]),
+        lambda: store.vectors(),
+        lambda: store.vectors([1]),
+    ):
+        with pytest.raises(StoreError, match="the row of a is damaged; crow verify --repair removes it"):
+            read()
+    assert list(store.get(["b"])) == ["b"] and list(dict(store.check())) == ["a"]
+
+
+def test_damaged_settings_are_refused(store: SqliteStore) -> None:
+    store.configure(policy="none")
+    store._run("UPDATE settings SET value = '\"self\"' WHERE name = 'policy'")
+    with pytest.raises(StoreError, match=r"the settings \(recipe, whitening, ...\) are not what was written"):
+        store.settings()
+
+
 def test_what_is_no_index_is_refused_by_name(tmp_path: Path, store: SqliteStore) -> None:
     with pytest.raises(StoreError, match="no index is there"):
         SqliteStore.open(tmp_path / "none.crow")

@@ -6,7 +6,6 @@ after the build are searched exactly beside them. How much of the exact answer i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
-from crow.search.matrix import Matrix, SearchError, put
+from crow.search.matrix import Matrix, SearchError
 from crow.search.nearest import Searcher
+from crow.search.sealed import Damaged, crc_of, expect, fields_of, put, put_fields
 from crow.search.store import Ids, Vectors
 
 FROM = 1_000_000  # rows; with fewer the exact search answers in milliseconds
@@ -28,6 +29,7 @@ KEPT = 0.99  # of the variance: axes beyond are left to the scoring; the codes l
 CANDIDATES = 150  # of FAISS for every search, or four for each result if that is more; 200 cost more than they found
 STALE = 0.2  # share of the rows gone or new since the build, from where on another build pays
 BLOCK = 1 << 15
+NAMES = "approximate.json"  # written last; names the other files, with their checksums
 
 
 EFFORTS = sorted({round(1.1**step) for step in range(120)})
@@ -95,10 +97,11 @@ class Approximate:
 
         folder.mkdir(parents=True, exist_ok=True)
         name = uuid4().hex
-        put(folder / f"{name}.faiss", [faiss.serialize_index(self.index)])
+        index = faiss.serialize_index(self.index)
+        put(folder / f"{name}.faiss", [index])
         put(folder / f"{name}.ids", [self.ids])
         made = {"name": name, "kind": self.kind, "key": self.key, "effort": self.effort, "recall": self.recall}
-        put(folder / "approximate.json", [np.frombuffer(json.dumps(made).encode(), np.uint8)])
+        put_fields(folder / NAMES, made | {"crc": {"faiss": crc_of([index]), "ids": crc_of([self.ids])}})
         for path in folder.iterdir():
             if path.suffix in (".faiss", ".ids", ".half") and path.stem != name:
                 path.unlink(missing_ok=True)
@@ -110,21 +113,31 @@ class Approximate:
 
         for _ in range(5):
             try:
-                made = json.loads((folder / "approximate.json").read_bytes())
-                if made["key"] != key:
+                made = fields_of(folder / NAMES)
+                if made.get("key") != key:
                     return None
-                ids = np.fromfile(folder / f"{made['name']}.ids", np.int64)
-                index = faiss.deserialize_index(np.fromfile(folder / f"{made['name']}.faiss", np.uint8))
-                if index.ntotal != len(ids) or not len(ids):
-                    return None
+                ids = _part(folder, made, "ids").view(np.int64)
+                index = faiss.deserialize_index(_part(folder, made, "faiss"))
                 found = cls(made["kind"], key, ids, int(made["effort"]), float(made["recall"]), index)
                 _make_effort(index, KINDS[found.kind], found.effort)
                 return found
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            except (OSError, Damaged):
                 return None
         return None
+
+    @staticmethod
+    def problems(folder: Path) -> Iterator[str]:
+        """What is wrong with the files on disk, in words."""
+        try:
+            if (folder / NAMES).exists() and (made := fields_of(folder / NAMES)):
+                for part in ("ids", "faiss"):
+                    _part(folder, made, part)
+        except FileNotFoundError as error:
+            yield f"{Path(error.filename).name}: is gone"
+        except (OSError, Damaged) as error:
+            yield str(error)
 
 
 def build(matrix: Matrix, kind: str = "ivf-pq", go_on: Callable[[], bool] = lambda: True) -> Approximate:
@@ -180,6 +193,13 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def _part(folder: Path, made: dict[str, Any], part: str) -> NDArray[np.uint8]:
+    """The bytes of one of the files, if they are the ones that were written."""
+    file = folder / f"{made['name']}.{part}"
+    data: NDArray[np.uint8] = expect(file, np.fromfile(file, np.uint8), made["crc"][part])
+    return data
 
 
 def _make_effort(index: Any, kind: Kind, effort: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crow.files import sync
 from crow.framework.normalize import l2
 from crow.framework.reduce import Whitening
 from crow.search import approximate
@@ -18,7 +20,7 @@ from crow.search.approximate import Approximate
 from crow.search.chance import Background
 from crow.search.matrix import Matrix
 from crow.search.nearest import Searcher
-from crow.search.store import Store, Vectors
+from crow.search.store import Store, StoreError, Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +70,29 @@ class Derived:
 
     def _caught_up(self, folder: Path | None) -> State | None:
         key, dim, _ = self.identity()
-        matrix = Matrix.load(self.folder, key, dim) if self.folder else Matrix(key, 0, dim)
-        old = self._state
+        old, saved = self._state, Matrix.saved(self.folder) if self.folder else ("", 0)
+        known = old.matrix if old else None
+        matrix = Matrix.load(self.folder, key, dim, known) if self.folder else Matrix(key, 0, dim)
         if old and old.matrix.key == key and old.generation >= matrix.generation:
             matrix = old.matrix
         with self.store.snapshot():
             again, _, whitening = self.identity()
             if again != key:
                 return None
+            if lost := self._lost(*saved):
+                raise StoreError(f"{self.store.address}: {lost}; crow verify --repair goes on with what is left")
             newer = matrix.catch_up(self.store, partial(reduced, whitening), folder)
         return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer))
+
+    def lost(self) -> str:
+        """Whether commits that the saved matrix has seen are gone from the store, in words."""
+        return self._lost(*Matrix.saved(self.folder)) if self.folder else ""
+
+    def _lost(self, key: str, generation: int) -> str:
+        now, uuid = self.store.generation, self.store.settings().get("uuid")
+        if not uuid or key.split(" ")[0] != uuid or generation <= now:
+            return ""
+        return f"the matrix is of generation {generation}, the store of {now}: the last commits are lost"
 
     def identity(self) -> tuple[str, int, Whitening | None]:
         """The name of the matrix, its dimension, and the whitening that makes it."""
@@ -95,7 +110,7 @@ class Derived:
         try:
             with self.store.writer(), self._one:
                 state = self.refresh(self.folder)
-                saved = Matrix.load(self.folder, state.matrix.key, state.matrix.dim)
+                saved = Matrix.load(self.folder, state.matrix.key, state.matrix.dim, state.matrix)
                 if saved.generation != state.generation:
                     self._state = replace(state, searcher=Searcher(state.matrix.save(self.folder)))
         except OSError as error:
@@ -125,6 +140,39 @@ class Derived:
             known = state.searcher.background
             self._background = state.matrix.key, len(state.matrix), known
         return known
+
+    def problems(self) -> Iterator[str]:
+        """Where the files differ from what was written or from what the store says; missing or behind is no problem."""
+        if self.folder is None or not self.folder.is_dir() or not len(self.store):
+            return
+        found = [*Matrix.problems(self.folder), *Approximate.problems(self.folder)]
+        yield from found
+        key, dim, whitening = self.identity()
+        matrix = Matrix.load(self.folder, key, dim)
+        with self.store.snapshot():
+            if not found and matrix.generation and matrix.generation == self.store.generation:
+                yield from self._compared(matrix, whitening)
+
+    def _compared(self, matrix: Matrix, whitening: Whitening | None) -> Iterator[str]:
+        """Where a matrix is not what the store gives now."""
+        if not np.array_equal(matrix.ids, self.store.ids()):
+            yield f"the matrix holds {len(matrix):,} pictures, the store {len(self.store):,}, or not the same ones"
+            return
+        wrong = 0
+        for ids, raw in self.store.chunks():
+            expected = reduced(whitening, raw).astype(np.float16)
+            wrong += int((expected.astype(np.float32) != matrix.vectors(ids)).any(axis=1).sum())
+        if wrong:
+            yield f"{wrong:,} rows of the matrix are not what the store holds"
+
+    def repair(self) -> None:
+        """Throw everything away, and derive it anew."""
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            sync(self.folder.parent)
+            self.forget()
+            self.save()
+            self.build()
 
     def build(self) -> list[str]:
         """Build the approximate index where the collection is large enough or it was asked for, and it is due."""

@@ -8,8 +8,6 @@ One writer at a time (the caller holds the lock of the index); any number of rea
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,12 +18,13 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from crow.files import replacing
+from crow.search.sealed import Damaged, crc_of, expect, fields_of, put, put_fields
 from crow.search.store import Changes, Ids, Vectors
 
 Reduce = Callable[[Vectors], Vectors]
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums of the manifest and of the dead rows
+MANIFEST = "manifest.json"
 BLOCK = 1 << 17  # rows in a full segment: 64 MiB at 256 dimensions, so no compaction ever writes much more
 DEAD = 0.25  # a segment with a larger share of dead rows is written anew
 
@@ -135,48 +134,76 @@ class Matrix:
         folder.mkdir(parents=True, exist_ok=True)
         kept = (s if s.name else _write(folder, s) for s in _compact(self.segments))
         matrix = replace(self, segments=tuple(kept))
-        dead = f"{uuid4().hex}.dead"
-        put(folder / dead, [np.packbits(s.dead) for s in matrix.segments])
-        manifest = {"format": FORMAT, "key": self.key, "generation": self.generation, "dim": self.dim, "dead": dead}
+        dead, bits = f"{uuid4().hex}.dead", [np.packbits(s.dead) for s in matrix.segments]
+        put(folder / dead, bits)
+        manifest = {"format": FORMAT, "key": self.key, "generation": self.generation, "dim": self.dim}
+        manifest |= {"dead": dead, "dead_crc": crc_of(list(bits))}
         manifest["segments"] = [{"name": s.name, "count": len(s), "crc": s.crc} for s in matrix.segments]
-        put(folder / "manifest.json", [np.frombuffer(json.dumps(manifest).encode(), np.uint8)])
+        put_fields(folder / MANIFEST, manifest)
         _sweep(folder, {dead, *(s.name for s in matrix.segments)})
         return matrix
 
     @classmethod
-    def load(cls, folder: Path, key: str, dim: int) -> Matrix:
-        """What `save` wrote under this key, memory-mapped; an empty matrix where that is missing or damaged."""
+    def load(cls, folder: Path, key: str, dim: int, known: Matrix | None = None) -> Matrix:
+        """What `save` wrote under this key, memory-mapped; an empty matrix where that is missing or damaged.
+
+        Segments that `known` holds are taken from there; all others are read and compared with their checksums.
+        """
         for _ in range(5):  # a writer may sweep a file away between our reading its name and opening it
             try:
-                return cls._open(folder, key, dim)
+                manifest = fields_of(folder / MANIFEST)
+                if (manifest.get("format"), manifest.get("key"), manifest.get("dim")) != (FORMAT, key, dim):
+                    break  # of another matrix, or of another version
+                return cls._open(folder, manifest, known)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, Damaged):
                 break
         return cls(key, 0, dim)
 
     @classmethod
-    def _open(cls, folder: Path, key: str, dim: int) -> Matrix:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        if (manifest["format"], manifest["key"], manifest["dim"]) != (FORMAT, key, dim):
-            raise ValueError("another matrix")
-        packed = np.frombuffer((folder / manifest["dead"]).read_bytes(), np.uint8)
+    def _open(cls, folder: Path, manifest: dict[str, Any], known: Matrix | None = None) -> Matrix:
+        dim, dead_file = manifest["dim"], folder / manifest["dead"]
+        packed = expect(dead_file, np.frombuffer(dead_file.read_bytes(), np.uint8), manifest["dead_crc"])
+        trusted = {segment.name: segment for segment in (known.segments if known else ())}
         segments, start = [], 0
         for entry in manifest["segments"]:
             stop = start + (entry["count"] + 7) // 8
             dead = np.unpackbits(packed[start:stop], count=entry["count"]).astype(bool)
-            segments.append(_map(folder, entry, dim, dead))
+            at_hand = trusted.get(entry["name"])
+            segments.append(
+                replace(at_hand, dead=dead) if at_hand else _checked(folder, _map(folder, entry, dim, dead))
+            )
             start = stop
-        if start != len(packed):
-            raise ValueError("the list of dead rows has another length")
-        return cls(key, int(manifest["generation"]), dim, tuple(segments))
+        return cls(manifest["key"], int(manifest["generation"]), dim, tuple(segments))
 
-    def problems(self) -> Iterator[str]:
-        """What is wrong with the bytes on disk, in words; reads every row."""
-        for segment in self.segments:
-            if segment.name and _crc(_parts(segment)) != segment.crc:
-                yield f"matrix segment {segment.name}: its bytes are not the ones that were written"
-        if len(np.unique(self.ids)) != len(self):
+    @classmethod
+    def saved(cls, folder: Path) -> tuple[str, int]:
+        """The key and the generation of what was last saved; ("", 0) where nothing says so."""
+        try:
+            manifest = fields_of(folder / MANIFEST)
+            return manifest.get("key", ""), int(manifest.get("generation", 0))
+        except (OSError, Damaged):
+            return "", 0
+
+    @classmethod
+    def problems(cls, folder: Path) -> Iterator[str]:
+        """What is wrong with the files on disk, in words; reads every byte."""
+        try:
+            for _ in range(5):
+                try:
+                    manifest = fields_of(folder / MANIFEST)
+                    matrix = cls._open(folder, manifest) if manifest else cls("", 0, 0)
+                    break
+                except FileNotFoundError as error:
+                    gone = error
+            else:
+                yield f"{Path(gone.filename).name}: is gone"
+                return
+        except (OSError, Damaged) as error:
+            yield str(error)
+            return
+        if len(np.unique(matrix.ids)) != len(matrix):
             yield "the matrix holds an id more than once"
 
 
@@ -216,41 +243,30 @@ def _parts(segment: Segment) -> list[NDArray[Any]]:
     return [segment.rows, segment.ids]
 
 
-def _bytes(part: NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(part).view(np.uint8).reshape(-1).data
-
-
-def _crc(parts: list[NDArray[Any]]) -> int:
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(_bytes(part), crc)
-    return crc
-
-
 def _write(folder: Path, segment: Segment) -> Segment:
     """The segment as a file of its own, mapped back."""
     folder.mkdir(parents=True, exist_ok=True)
-    entry = {"name": f"{uuid4().hex}.rows", "count": len(segment), "crc": _crc(_parts(segment))}
+    entry = {"name": f"{uuid4().hex}.rows", "count": len(segment), "crc": crc_of(_parts(segment))}
     put(folder / str(entry["name"]), _parts(segment))
     return _map(folder, entry, segment.rows.shape[1], segment.dead)
+
+
+def _checked(folder: Path, segment: Segment) -> Segment:
+    """The same segment, if its bytes are the ones that were written."""
+    if crc_of(_parts(segment)) != segment.crc:
+        raise Damaged(f"{segment.name}: its bytes are not the ones that were written")
+    return segment
 
 
 def _map(folder: Path, entry: dict[str, Any], dim: int, dead: NDArray[np.bool_]) -> Segment:
     """A segment's file as arrays that the system reads when they are touched and every process shares."""
     path, n = folder / entry["name"], int(entry["count"])
     if path.stat().st_size != n * (2 * dim + 8):
-        raise ValueError(f"{path} has another size")
+        raise Damaged(f"{path.name}: has another size than what was written")
     data = np.asarray(np.memmap(path, np.uint8, "r"))
     rows = data[: n * dim * 2].view(np.float16).reshape(n, dim)
     ids = data[n * dim * 2 :].view(np.int64)
     return Segment(entry["name"], rows, ids, dead, int(entry["crc"]))
-
-
-def put(path: Path, parts: list[NDArray[Any]]) -> None:
-    """Write a file whole or not at all, and have it on disk before going on."""
-    with replacing(path) as half, half.open("wb") as file:
-        for part in parts:
-            file.write(_bytes(part))
 
 
 def _sweep(folder: Path, kept: set[str]) -> None:

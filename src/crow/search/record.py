@@ -13,6 +13,7 @@ from crow.search.store import Ids, Row, StoreError, Vectors, check_vector
 
 BATCH = 500  # parameters in one statement
 FIELDS = "id, path, size, mtime, sha256, width, height, taken"
+RECORD = f"{FIELDS}, vector, checksum FROM images LEFT JOIN vectors USING (id)"
 
 
 def batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -37,6 +38,17 @@ def checksum_of(plain: tuple[Any, ...], vector: bytes) -> bytes:
     return blake2b(repr(plain).encode() + vector, digest_size=8).digest()
 
 
+def is_whole(record: Sequence[Any]) -> bool:
+    """Whether FIELDS, vector and checksum fit together; in a damaged file a column may hold anything."""
+    *plain, vector, checksum = record[1:]
+    return isinstance(vector, bytes) and checksum_of(tuple(plain), vector) == checksum
+
+
+def path_of(record: Sequence[Any]) -> str:
+    """The path of a record that may be damaged, "" where none can be told."""
+    return os.fsdecode(record[1]) if isinstance(record[1], bytes) else ""
+
+
 def row_of(record: Sequence[Any]) -> Row:
     """A row from the columns FIELDS, and the vector where it was asked for."""
     number, path, size, mtime, sha256, width, height, taken, *vector = record
@@ -46,11 +58,10 @@ def row_of(record: Sequence[Any]) -> Row:
 
 def problem_of(record: Sequence[Any], dim: int | None) -> tuple[str, str] | None:
     """What is wrong with a row as it was read back, if anything."""
-    *plain, vector, checksum = record[1:]
-    path = os.fsdecode(plain[0])
+    path, vector = path_of(record), record[-2]
     if vector is None:
         return path, "its vector is gone"
-    if checksum_of(tuple(plain), vector) != checksum:
+    if not is_whole(record):
         return path, "its row is not what was written (checksum)"
     try:
         check_vector(path, np.frombuffer(vector, "<f4"), dim)

@@ -18,18 +18,22 @@ from crow.files import sync
 from crow.search.database import FILE, Database
 from crow.search.record import (
     BATCH,
-    FIELDS,
+    RECORD,
     batches,
     bytes_of,
     checksum_of,
     ids_of,
+    is_whole,
     matrix_of,
+    path_of,
     printable,
     problem_of,
     record_of,
     row_of,
 )
 from crow.search.store import Changes, Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
+
+DAMAGED_SETTINGS = "the settings (recipe, whitening, ...) are not what was written (checksum)"
 
 
 class SqliteStore(Database):
@@ -80,7 +84,11 @@ class SqliteStore(Database):
 
     def settings(self) -> dict[str, Any]:
         """All settings; bytes stay bytes, everything else is JSON."""
-        rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum'")
+        with self.snapshot():
+            rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
+            written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
+        if written and written[0][0] != checksum_of(tuple(rows), b""):
+            raise StoreError(f"{self.folder}: {DAMAGED_SETTINGS}; index the pictures anew")
         try:
             return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
         except ValueError as error:
@@ -94,12 +102,8 @@ class SqliteStore(Database):
             plain = [(n, v if isinstance(v, bytes) else json.dumps(v)) for n, v in settings.items()]
             sql = "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
             self._many(sql, plain)
-            self._many(sql, [("checksum", self._settings_checksum())])
-
-    def _settings_checksum(self) -> bytes:
-        """Eight bytes over all settings."""
-        rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
-        return checksum_of(tuple(rows), b"")
+            rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
+            self._many(sql, [("checksum", checksum_of(tuple(rows), b""))])
 
     # writing
 
@@ -180,10 +184,17 @@ class SqliteStore(Database):
         return [found.get(i) for i in wanted]
 
     def _select(self, column: str, keys: Sequence[Any], vectors: bool) -> Iterator[Row]:
-        source, fields = ("images JOIN vectors USING (id)", f"{FIELDS}, vector") if vectors else ("images", FIELDS)
         for batch in batches(keys):
             marks = ", ".join("?" * len(batch))
-            yield from map(row_of, self._run(f"SELECT {fields} FROM {source} WHERE {column} IN ({marks})", batch))
+            for record in self._run(f"SELECT {RECORD} WHERE {column} IN ({marks})", batch):
+                row = row_of(self._sound(record)[:-1])
+                yield row if vectors else replace(row, vector=None)
+
+    def _sound(self, record: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A record whose checksum is right; a row that is not what was written must not become an answer."""
+        if not is_whole(record):
+            raise StoreError(f"{self.folder}: the row of {path_of(record)} is damaged; crow verify --repair removes it")
+        return record
 
     def ids(self, under: str | None = None, after: str | None = None, before: str | None = None) -> Ids:
         """Rising ids: all, or those in a folder, or taken in after <= date < before."""
@@ -208,7 +219,7 @@ class SqliteStore(Database):
         with self.snapshot():
             for batch in batches(wanted[order].tolist()):
                 marks = ", ".join("?" * len(batch))
-                found += self._run(f"SELECT id, vector FROM vectors WHERE id IN ({marks}) ORDER BY id", batch)
+                found += self._vectors(f"SELECT {RECORD} WHERE id IN ({marks}) ORDER BY id", batch)
             dim = self.settings().get("dim") or 0
         known, data = ids_of(found), matrix_of(found, dim)
         missing = ~np.isin(wanted, known)
@@ -219,9 +230,13 @@ class SqliteStore(Database):
     def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
         """All ids and raw vectors by rising id, some rows at a time."""
         dim, last = self.settings().get("dim") or 0, 0
-        while found := self._run("SELECT id, vector FROM vectors WHERE id > ? ORDER BY id LIMIT ?", (last, rows)):
+        while found := self._vectors(f"SELECT {RECORD} WHERE id > ? ORDER BY id LIMIT ?", (last, rows)):
             last = found[-1][0]
             yield ids_of(found), matrix_of(found, dim)
+
+    def _vectors(self, sql: str, values: Sequence[Any]) -> list[tuple[int, bytes]]:
+        """(id, vector) of the records that a query finds, each whole."""
+        return [(record[0], record[-2]) for record in map(self._sound, self._run(sql, values))]
 
     def stamps(self) -> dict[str, Stamp]:
         """What every picture's file was when it was read."""
@@ -254,11 +269,12 @@ class SqliteStore(Database):
             (orphans,) = self._run("SELECT count(*) FROM vectors WHERE id NOT IN (SELECT id FROM images)")[0]
             if orphans:
                 yield "", f"{orphans} vectors belong to no picture"
-            written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
-            if written and written[0][0] != self._settings_checksum():
-                yield "", "the settings (recipe, whitening, ...) are not what was written (checksum)"
-            dim, last = self.settings().get("dim"), 0
-            sql = f"SELECT {FIELDS}, vector, checksum FROM images LEFT JOIN vectors USING (id) WHERE id > ? ORDER BY id LIMIT 4096"
+            try:
+                dim, last = self.settings().get("dim"), 0
+            except StoreError:
+                dim, last = None, 0
+                yield "", DAMAGED_SETTINGS
+            sql = f"SELECT {RECORD} WHERE id > ? ORDER BY id LIMIT 4096"
             while found := self._run(sql, (last,)):
                 last = found[-1][0]
                 yield from (problem for record in found if (problem := problem_of(record, dim)))
@@ -268,7 +284,7 @@ class SqliteStore(Database):
         settings = self.settings()
         new = type(self).create(target, **{name: value for name, value in settings.items() if name != "uuid"})
         (last,) = self._run("SELECT next_id FROM state")[0]
-        sql = f"SELECT {FIELDS}, vector, checksum FROM images JOIN vectors USING (id) WHERE id >= ? AND id < ?"
+        sql = f"SELECT {RECORD} WHERE id >= ? AND id < ?"
         for start in range(0, last, BATCH):
             rows: list[Any] = []
             try:
