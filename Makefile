@@ -1,10 +1,12 @@
 # make demo [PHOTOS=folder]   a virtual environment, the weights, and a search among real photographs to look at
 # make test                   everything that CI tests
 # make lint / docs            ruff, mypy --strict, import-linter / the generated pages
+# make torture [SECONDS=1200] [SEED=1] [PAGE=docs/reliability.md]   faults, bad files, load; the table goes into the page
+# make audit                  known weaknesses of what is installed, and of our own code
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs weights clean
+.PHONY: demo test lint docs weights torture audit clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +31,14 @@ lint: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python -m crow.app.manual docs/cli.md
+	PYTHONPATH=tests $(BIN)/python -m torture.supply
+
+torture: .venv/ready weights
+	PYTHONPATH=tests $(BIN)/python -m torture --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) $(if $(PAGE),--write $(PAGE))
+
+audit: .venv/ready
+	$(BIN)/pip-audit --skip-editable
+	$(BIN)/bandit -q -r src -c pyproject.toml
 
 clean:
 	rm -rf .venv demo

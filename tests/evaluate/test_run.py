@@ -96,7 +96,7 @@ def test_kept_maps_change_nothing(lay, own_cache):
     items = [Item(path) for path in dataset.images.values()]
     machine = Machine(keep_maps=True)
     first = tables(items, [CROW], machine)[0].stack(items)
-    assert len(list((own_cache / "maps").rglob("*.npy"))) == 9
+    assert len(list((own_cache / "maps").rglob("*.npz"))) == 9
     second = tables(items, [UCROW], machine)[0].stack(items)  # from the maps on disk
     from crow import Describer
 

@@ -150,7 +150,7 @@ def compare(
         return None
     random, observed, as_large = np.random.default_rng(seed), abs(differences.mean()), 0
     for size in _portions(draws, len(differences)):
-        flipped = (random.choice([-1.0, 1.0], size=size) @ differences) / len(differences)
+        flipped = (random.choice([-1.0, 1.0], size=size) @ differences) / len(differences)  # nosec B311  # no secret
         as_large += int((np.abs(flipped) >= observed - 1e-12).sum())
     p = (as_large + 1) / (draws + 1)  # the observed signs are one of the flips
     return Difference(float(differences.mean()), *bounds, p, len(differences))

@@ -188,7 +188,9 @@ class Matrix:
 
     @classmethod
     def problems(cls, folder: Path) -> Iterator[str]:
-        """What is wrong with the files on disk, in words; reads every byte."""
+        """What is wrong with the files on disk, in words; reads every byte. Where nothing was saved, nothing is wrong."""
+        if not (folder / MANIFEST).exists():
+            return
         try:
             for _ in range(5):
                 try:

@@ -136,7 +136,8 @@ def set_up_log() -> None:
 
 
 def _announce(settings: Settings, port: int) -> None:
-    host = "localhost" if settings.host in (*LOOPBACK, "0.0.0.0", "::") else settings.host
+    everywhere = ("0.0.0.0", "::")  # nosec B104  # only compared with what was asked for
+    host = "localhost" if settings.host in (*LOOPBACK, *everywhere) else settings.host
     address = f"http://{host}:{port}{settings.root_path}/"
     print(f"crow serves {address} until Ctrl-C", file=sys.stderr, flush=True)
     if settings.browser:
