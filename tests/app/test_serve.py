@@ -487,6 +487,18 @@ def test_a_proxy_may_show_it_by_another_name(index: Index, folder: Path) -> None
         assert httpx.get(f"{address}/", headers={"Host": "other.example"}).status_code == 421
 
 
+def test_a_thumbnail_that_a_power_cut_left_half_is_made_again(tmp_path: Path) -> None:
+    with index_of(tmp_path, 2) as index:
+        file = tmp_path / "thumbnails" / "01" / "1.jpg"
+        for left in (None, b"", b"\xff\xd8\xff half of one"):
+            if left is not None:
+                file.write_bytes(left)
+            with running(index, tmp_path) as address:
+                answer = httpx.get(f"{address}/api/v1/pictures/1/thumbnail")
+            assert answer.status_code == 200 and Image.open(io.BytesIO(answer.content)).load()
+            assert file.read_bytes() == answer.content
+
+
 def test_thumbnails_of_pictures_that_left_the_index_are_forgotten(tmp_path: Path) -> None:
     with index_of(tmp_path, 3) as index:
         with running(index, tmp_path) as address:

@@ -91,10 +91,12 @@ def bytes_of(row: Row) -> bytes:
 
 
 def _found(file: Path) -> bytes | None:
+    """A thumbnail that was kept, None where there is none or a power cut left only a part of it."""
     try:
-        return file.read_bytes()
+        data = file.read_bytes()
     except OSError:
         return None
+    return data if data.startswith(b"\xff\xd8") and data.endswith(b"\xff\xd9") else None
 
 
 def _put(file: Path, data: bytes) -> None:
