@@ -9,7 +9,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     campaign.name: campaign
     for campaign in (
         Campaign("supply", "checks of what is used", 6, supply.supply, 0.3, lanes=1),
-        Campaign("kill", "kills inside work", 1000, kill.anywhere, 1.0),
+        Campaign("kill", "kills inside work", 1000, kill.anywhere, 1.7),
         Campaign("kill-traced", "kills at a file operation", 2000, kill.traced, 1.0),
         Campaign("damage", "damaged copies of an index", 9000, damage.damage, 1.5),
         Campaign("power", "power cuts", 2000, power.power, 0.5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -162,7 +163,9 @@ def check_code() -> None:
 
 
 def check_advisories() -> None:
-    """pip-audit knows of nothing against what is installed."""
+    """pip-audit knows of nothing against what is installed; asked in the long run only, since the answer changes by itself."""
+    if os.environ.get("CROW_SAMPLE"):
+        raise Unreachable("asked in the long run only")
     command = [
         sys.executable,
         "-m",
