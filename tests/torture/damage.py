@@ -23,8 +23,7 @@ from crow.search.matrix import SearchError
 from crow.search.store import Failure, Row, StoreError
 from torture.campaign import Lane, Try
 from torture.children import in_child
-from torture.operations import DIM
-from torture.scenarios import unit_rows
+from torture.operations import DIM, unit_rows
 
 ROWS = 240
 NAMED = (StoreError, SearchError, WhiteningError, RecipeError)  # errors for users

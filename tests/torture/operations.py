@@ -18,6 +18,11 @@ KINDS = ("add", "update", "remove", "move", "fail", "rewhiten", "build")
 Rows = dict[str, bytes]  # path -> raw vector
 
 
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1."""
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
 def kind_of(step: int) -> str:
     """Which kind of write the i-th is."""
     return KINDS[int(np.random.default_rng(step).choice(len(KINDS), p=[0.24, 0.22, 0.16, 0.12, 0.08, 0.15, 0.03]))]
