@@ -42,6 +42,7 @@ class SqliteStore(Database):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = str(folder)
+        self._known: tuple[int, dict[str, Any]] = (-1, {})  # the settings of a generation
 
     @classmethod
     def create(cls, address: str | Path, **settings: Any) -> Self:
@@ -85,9 +86,17 @@ class SqliteStore(Database):
     def settings(self) -> dict[str, Any]:
         """All settings; bytes stay bytes, everything else is JSON."""
         with self.snapshot():
-            rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
-            written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
-        if written and written[0][0] != checksum_of(tuple(rows), b""):
+            now = self.generation
+            if self._local.depth:  # what this transaction has written so far
+                return self._read_settings(checked=False)
+            if self._known[0] != now:  # a whitening takes long to compare: once for each generation
+                self._known = now, self._read_settings(checked=True)
+            return dict(self._known[1])
+
+    def _read_settings(self, checked: bool) -> dict[str, Any]:
+        rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
+        written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
+        if checked and written and written[0][0] != checksum_of(tuple(rows), b""):
             raise StoreError(f"{self.folder}: {DAMAGED_SETTINGS}; index the pictures anew")
         try:
             return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
@@ -270,7 +279,7 @@ class SqliteStore(Database):
             if orphans:
                 yield "", f"{orphans} vectors belong to no picture"
             try:
-                dim, last = self.settings().get("dim"), 0
+                dim, last = self._read_settings(checked=True).get("dim"), 0
             except StoreError:
                 dim, last = None, 0
                 yield "", DAMAGED_SETTINGS
