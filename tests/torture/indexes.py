@@ -66,7 +66,7 @@ class Syncs(Scenario):
         super().__init__(folder, random)
         self.address, self.photos, self.count = self.disk / "a.crow", folder / "photos", 0
         Index.create(self.address, describer=Tiny()).close()
-        self.more(30)
+        self.more(12)
 
     def more(self, count: int) -> None:
         """New pictures."""
@@ -76,11 +76,11 @@ class Syncs(Scenario):
 
     def prepare(self) -> None:
         """The folder goes on changing: some pictures new, some others, some moved, some gone."""
-        self.more(6)
+        self.more(3)
         names = sorted(self.photos.glob("*.png"))
-        for path in self.random.sample(names, 4):
+        for path in self.random.sample(names, 2):
             paint(path, self.random.getrandbits(32))
-        for path in self.random.sample(names, 3):
+        for path in self.random.sample(names, 2):
             path.rename(path.with_name(f"m{self.random.getrandbits(32)}.png"))
         self.random.choice(sorted(self.photos.glob("*.png"))).unlink()
 
