@@ -161,7 +161,8 @@ def _go(campaign: Campaign, lane: Lane, give: Callable[[Try], Any]) -> None:
         for one in tries:
             give(one)
             done, bad = done + one.count, bad + bool(one.failed)
-            if done >= lane.goal or bad >= ENOUGH or time.monotonic() >= lane.until:
+            over = one.count and (done >= lane.goal or time.monotonic() >= lane.until)  # a mere note ends nothing
+            if over or bad >= ENOUGH:
                 break
     finally:
         tries.close()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def anywhere(lane: Lane) -> Iterator[Try]:
             wrong = _unexpected(ended) or judged(scenario, ended)
             if inside or wrong:
                 yield Try(scenario.name, wrong)
+            elif time.monotonic() >= lane.until:
+                return
 
 
 def traced(lane: Lane) -> Iterator[Try]:
