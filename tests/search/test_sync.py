@@ -51,7 +51,7 @@ def test_ctrl_c_keeps_what_was_described_and_says_so(tmp_path: Path, photos: Pho
             index.sync(folder)
         assert stopped.value.report.added == len(index) == 7
     with Index.open(tmp_path / "a.crow", describer=Tiny()) as index:
-        report = index.sync(folder)
+        report = index.sync()  # the folder is remembered
         assert (report.added, report.unchanged) == (13, 7)
 
 

@@ -121,12 +121,12 @@ class Index:
             wanted = outermost([absolute(folder) for folder in folders]) or before
             if not wanted:
                 raise SearchError(f"{self.store.address}: no folder was ever given to this index; name one")
+            after = outermost([*before, *(folder for folder in wanted if Path(folder).exists())])
+            if after != before:  # first, so that a sync that is cut off is gone on with
+                self.store.configure(folders=after)
             report = sync(
                 self.store, wanted, self.maker.claimed, keep_missing, prune, self._following(telling, progress)
             )
-            after = outermost([*before, *wanted])
-            if after != before:
-                self.store.configure(folders=after)
             notes = [*report.notes, *self._whiten_by_policy(report), *self.derived.save()]
         return replace(report, notes=(*notes, *self.derived.build()))
 
