@@ -178,5 +178,5 @@ def test_teachers(lay):
     oxford = load("oxford5k", lay("oxford5k"))
     with pytest.raises(DatasetError, match=r"to learn the whitening on: paris6k.*--whiten takes another set, or none"):
         teacher_for(None, oxford, root)
-    with pytest.raises(DatasetError, match=r"--whiten takes a dataset .*not 'nothing'"):
+    with pytest.raises(DatasetError, match=r"--whiten nothing: no such folder or file, and neither a dataset"):
         teacher_for("nothing", dataset, root)

@@ -62,7 +62,7 @@ def teacher_for(text: str | None, dataset: Dataset, data: Path, dims: tuple[int,
     if path.is_file():
         return Teacher(path.name, learned=Whitening.load(path))
     raise DatasetError(
-        f"--whiten takes a dataset ({', '.join(DATASETS)}), a folder, a file, self or none; not {text!r}"
+        f"--whiten {text}: no such folder or file, and neither a dataset ({', '.join(DATASETS)}), self nor none"
     )
 
 
