@@ -145,6 +145,12 @@ def test_a_picture_too_large_for_the_network_is_named(describer: Describer) -> N
         large(np.zeros((8000, 5000, 3), np.uint8))
 
 
+def test_a_recipe_goes_by_its_name_too(vgg16: Path) -> None:
+    assert Describer("mac", engine="torch").recipe == RECIPES["mac"]
+    with pytest.raises(RecipeError, match="no recipe named 'mcb'; there are: crow, "):
+        Describer("mcb")
+
+
 def test_rmac_regional_needs_the_whitening_of_its_regions(describer: Describer, vgg16: Path) -> None:
     with pytest.raises(RecipeError, match="regional"):
         Describer(RECIPES["rmac-regional"])

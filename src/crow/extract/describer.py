@@ -20,7 +20,7 @@ from crow.extract.download import Report
 from crow.extract.images import Picture, PictureError, Source, prepared
 from crow.extract.picture import Pixels
 from crow.framework.reduce import Whitening
-from crow.recipe import RECIPES, Recipe, RecipeError
+from crow.recipe import RECIPES, Recipe, RecipeError, recipe_named
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ class Describer:
 
     def __init__(
         self,
-        recipe: Recipe = RECIPES["crow"],
+        recipe: Recipe | str = RECIPES["crow"],
         engine: str | None = None,
         device: str | None = None,
         weights: str | Path | None = None,
@@ -56,6 +56,7 @@ class Describer:
     ) -> None:
         from crow.extract.networks import load
 
+        recipe = recipe_named(recipe) if isinstance(recipe, str) else recipe
         if bool(recipe.regional) != (regional is not None):
             raise RecipeError(f"{recipe.name} {'needs' if recipe.regional else 'takes no'} regional whitening")
         self.recipe = replace(recipe, regional=regional.fingerprint) if regional else recipe
