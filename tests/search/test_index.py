@@ -311,6 +311,7 @@ def test_an_index_that_was_searched_while_it_was_empty(index: Index, tiny: Tiny,
 def test_bad_input_is_a_clear_line(index: Index, photos: Photos, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
+    assert repr(index) == f"Index({tmp_path / 'a.crow'}, crow, 0 pictures)"
     with pytest.raises(SearchError, match="no folder was ever given"):
         index.sync()
     assert index.sync(empty).added == 0

@@ -94,6 +94,9 @@ class Index:
     def __len__(self) -> int:
         return len(self.store)
 
+    def __repr__(self) -> str:
+        return f"Index({self.store.address}, {self.recipe.name}, {len(self):,} pictures)"
+
     def __contains__(self, path: object) -> bool:
         return isinstance(path, str | Path) and bool(self.store.get([absolute(path)]))
 
