@@ -60,6 +60,10 @@ def test_exit_codes(crow, tmp_path: Path) -> None:
     crow("search", "a.crow", "nowhere.png", code=1)
     assert "no index is there" in crow("search", "b.crow", "photos/3.png", code=1)
     assert "no such folder" in crow("index", "nowhere", "a.crow", code=1)
+    assert crow("index", "photos", "nowhere", "d.crow", code=1) == "nowhere: no such folder"
+    assert not (tmp_path / "d.crow").exists()
+    for forgotten in (("photos",), ("a.crow", "photos")):
+        crow("index", *forgotten, code=2)
     assert "spatial.kind: response / uniform" in crow("index", "photos", "a.crow", "--recipe", "ucrow", code=1)
     assert f"view.size.pixels: {EVERYDAY.pixels} / 320" in crow("index", "photos", "a.crow", "--size", "320", code=1)
     crow("index", "photos", "a.crow", "--recipe", "crow")

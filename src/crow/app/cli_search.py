@@ -69,8 +69,9 @@ def index(
     from crow.search.work import SyncStopped
 
     *folders, path = places
+    _not_pictures(path, folders)
     making = {"engine": engine, "device": device, "weights": weights, "regional": _regional(regional)}
-    with _made(path, bool(folders), (recipe, size, network, fields), whiten, making) as opened, follow() as progress:
+    with _made(path, folders, (recipe, size, network, fields), whiten, making) as opened, follow() as progress:
         try:
             if approx:
                 opened.approximate(approx)
@@ -264,7 +265,7 @@ def _opened(path: str, **making: Any) -> Index:
     return Index.open(path, report=Download(), **making)
 
 
-def _made(path: str, folders: bool, works: tuple[Any, ...], whiten: str | None, making: dict[str, Any]) -> Index:
+def _made(path: str, folders: list[str], works: tuple[Any, ...], whiten: str | None, making: dict[str, Any]) -> Index:
     """The index that is there, if it is what the options ask for; else a new one."""
     from crow.search.index import Index
     from crow.search.matrix import SearchError
@@ -283,9 +284,21 @@ def _made(path: str, folders: bool, works: tuple[Any, ...], whiten: str | None, 
         raise typer.BadParameter(
             f"{path} is not there; to make it, name the folders first: crow index FOLDER... {path}"
         )
+    missing = next((folder for folder in folders if "://" not in folder and not Path(folder).exists()), None)
+    if missing is not None:  # before an index is made that would stay empty
+        raise SearchError(f"{missing}: no such folder")
     recipe, size, network, fields = works
     made = options.recipe_of(recipe or "crow", size, network, fields)
     return Index.create(path, made, whiten, report=Download(), **making)
+
+
+def _not_pictures(path: str, folders: list[str]) -> None:
+    """Refuse a folder of pictures where the index should be named: easily forgotten, and easily said."""
+    from crow.search.database import FILE
+
+    if Path(path).is_dir() and Path(path).suffix != ".crow" and not (Path(path) / FILE).exists():
+        example = " ".join(["crow index", *folders, path, "NAME.crow"])
+        raise typer.BadParameter(f"{path} is a folder without an index in it; name the index last: {example}")
 
 
 def _recipe(base: Recipe, name: str | None, size: str | None, network: str | None, fields: list[str] | None) -> Recipe:
