@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -49,6 +50,8 @@ def test_index_then_search(crow, tmp_path: Path) -> None:
     assert len(boxed) == 10
     table = crow("search", "a.crow", "photos/3.png", "photos/4.png", "-k", "2")
     assert "photos/3.png" in table and "photos/4.png" in table
+    head, row = (line.split(maxsplit=3) for line in table.splitlines()[:2])
+    assert dict(zip(head, row, strict=True)) == {"rank": "1", "score": ANY, "chance": "-", "path": ANY}
 
 
 def test_exit_codes(crow, tmp_path: Path) -> None:
@@ -70,6 +73,9 @@ def test_exit_codes(crow, tmp_path: Path) -> None:
     (tmp_path / "only").mkdir()
     (tmp_path / "only/broken.png").write_bytes(b"no picture")
     crow("index", "only", "c.crow", code=1)
+    (tmp_path / "empty").mkdir()
+    crow("index", "empty", "e.crow")
+    crow("search", "a.crow", "photos/3.png", "--html", "nowhere/s.html", code=2)
 
 
 def test_contact_sheets(crow, tmp_path: Path) -> None:
@@ -93,7 +99,9 @@ def test_care(crow, tmp_path: Path) -> None:
     assert "8 dimensions" in crow("rewhiten", "a.crow", "--dim", "8")
     assert "13 pictures, all as they were written" in crow("verify", "a.crow")
     assert json.loads(crow("info", "a.crow", "--json"))["whitening"]["dim"] == 8
-    assert "pictures" in crow("info", "a.crow")
+    told = dict(line.split(maxsplit=1) for line in crow("info", "a.crow").splitlines())
+    assert told["pictures"] == "13" and told["folders"] == str(tmp_path / "photos")
+    assert told["whitening"].startswith("8 dimensions, learned from 13 vectors (the 13 pictures")
     (group,) = json.loads(crow("duplicates", "a.crow", "--score", "0.999", "--json"))
     assert [Path(p).name for p in group] == ["0.png", "copy.png"]
     crow("backup", "a.crow", "b.crow")

@@ -125,6 +125,8 @@ def search(
     """Find the pictures most like one or several."""
     from crow.app.sheet import Sheet
 
+    for page in filter(None, (html, png)):
+        options.writable(page)
     with _opened(path, engine=engine, device=device, weights=weights) as opened:
         region = _box(box)
         results = opened.search(
@@ -194,7 +196,7 @@ def info(path: IndexPath, as_json: options.Json = False) -> None:
         typer.echo(json.dumps(record, indent=2))
         return
     for name, value in record.items():
-        typer.echo(_line(f"{name:<12}{value}"))
+        typer.echo(_line(f"{name:<12}{_plain(value)}"))
     for failure in failures:
         typer.echo(_line(f"failed      {failure.path}: {failure.reason}"))
 
@@ -346,6 +348,8 @@ def _say(opened: Index, report: Report | str, as_json: bool) -> None:
         typer.echo(_line(f"failed: {failure.path}: {failure.reason}"), err=True)
     for note in report.notes:
         typer.echo(f"note: {_line(note)}", err=True)
+    if not len(opened) and not report.failures:
+        typer.echo("note: no picture was found in these folders", err=True)
     typer.echo(f"{opened.store.address}: {len(opened):,} pictures ({report})")
 
 
@@ -358,9 +362,8 @@ def _record(hit: Any) -> dict[str, Any]:
 
 
 def _table(results: Results) -> None:
-    """Rank, score, chance and path; a line where matches end."""
-    if not results:
-        typer.echo("nothing found")
+    """Rank, score, chance (`-`: a collection too small to tell) and path; a line where matches end."""
+    typer.echo("rank   score    chance  path" if results else "nothing found")
     above = True
     for rank, hit in enumerate(results, 1):
         if above and not hit.match:
@@ -368,6 +371,15 @@ def _table(results: Results) -> None:
             above = False
         chance = f"{hit.chance:8.1e}" if math.isfinite(hit.chance) else "       -"
         typer.echo(f"{rank:4d}  {hit.score:6.3f}  {chance}  {_line(hit.path)}")
+
+
+def _plain(value: Any) -> str:
+    """What `info` tells, in words: a list, a whitening or nothing at all is no Python here."""
+    if isinstance(value, dict):
+        return f"{value['dim']} dimensions, learned from {value['count']:,} vectors ({value['source'] or 'a file'})"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value or "none")
 
 
 def _line(text: str) -> str:
