@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for floor in (cli_extract, cli_search, cli_evaluate, cli_paper, cli_serve, cli_bench):
+for floor in (cli_search, cli_serve, cli_extract, cli_evaluate, cli_paper, cli_bench):  # as --help lists them
     floor.add(app)
 
 
