@@ -81,15 +81,20 @@ def make_photographs(folder: Path) -> None:
             make(picture).save(thing / f"made-{view}.jpg", quality=92)
 
 
-def first(index: Index) -> str:
+def below(index: Index, folder: Path) -> list[str]:
+    """The pictures of this folder; a folder of the same name that was shown before may be in the index too."""
+    return [path for path in index.paths() if Path(path).is_relative_to(folder)]
+
+
+def first(members: list[str]) -> str:
     """The picture that is searched for and looked into."""
-    members = index.paths()
     return next((p for p in members if "coffee" in p and "original" in p), members[0])
 
 
 def search(index: Index, folder: Path) -> dict[str, Sheet]:
     """Three searches, said aloud: by a picture, by a box in it, and with query expansion."""
-    query, last = first(index), index.paths()[-1]
+    members = below(index, folder)
+    query, last = first(members), members[-1]
     size = load(query)
     box = (size.width * 0.3, size.height * 0.15, size.width * 0.85, size.height * 0.85)
     asked: dict[str, dict[str, Any]] = {
@@ -99,7 +104,7 @@ def search(index: Index, folder: Path) -> dict[str, Sheet]:
     }
     sheets = {}
     for title, how in asked.items():
-        results = index.search(k=10, **how)
+        results = index.search(k=10, under=folder, **how)
         typer.echo(f"\nsearch by {title}: {Path(how['query']).relative_to(folder)}")
         for hit in results[:7]:
             typer.echo(f"  {hit.score:.3f} {'  ' if hit.match else '- '}{Path(hit.path).relative_to(folder)}")
@@ -109,6 +114,8 @@ def search(index: Index, folder: Path) -> dict[str, Sheet]:
 
 def main(photographs: Path | None, out: Path = Path("demo")) -> None:
     """Index, search three times, draw; everything lands in `out`."""
+    if photographs is not None and not photographs.is_dir():
+        raise SystemExit(f"{photographs}: no such folder")
     out.mkdir(exist_ok=True)
     folder = (photographs or out / "photographs").resolve()
     if photographs is None:
@@ -119,13 +126,13 @@ def main(photographs: Path | None, out: Path = Path("demo")) -> None:
         with follow() as progress:
             report = index.sync(folder, progress=progress)
         typer.echo(f"{address}: {report}")
-        if not len(index):
+        if not below(index, folder):
             raise SystemExit(f"no picture could be indexed below {folder}")
         for number, sheet in enumerate(search(index, folder).values(), 1):
             sheet.write_html(out / f"search-{number}.html")
             sheet.write_png(out / f"search-{number}.png")
         if isinstance(index.describer, Describer):
-            show_picture(index.describer, first(index)).save(out / "weights.png")
+            show_picture(index.describer, first(below(index, folder))).save(out / "weights.png")
     typer.echo(
         f"\nlook at {out}/search-1.html to search-3.html (or .png), and what the weights look at: {out}/weights.png"
     )
@@ -133,4 +140,4 @@ def main(photographs: Path | None, out: Path = Path("demo")) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    main(Path(sys.argv[1]).expanduser() if len(sys.argv) > 1 else None)
