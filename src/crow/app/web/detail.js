@@ -171,7 +171,8 @@ function why(told, chance) {
   if (!told.linear) {
     return `Score ${told.score.toFixed(3)}. ${told.recipe} picks or mixes places, so its score is no sum over them; the map shows instead how alike each place, by itself, is to the other picture.${luck}`;
   }
-  return `Score ${told.score.toFixed(3)}, split exactly: on either side it is the sum over the cells and one constant (the whitening's mean).${luck}`;
+  const mean = told.query.constant || told.result.constant ? " and one constant (the whitening's mean)" : "";
+  return `Score ${told.score.toFixed(3)}, split exactly: on either side it is the sum over the cells${mean}.${luck}`;
 }
 
 const percent = (chance) => (chance < 1e-6 ? "below one in a million" : `${(100 * chance).toPrecision(2)} %`);
