@@ -43,6 +43,7 @@ def _crow(
 def main() -> None:
     """Run the command line; no traceback reaches a user unless CROW_DEBUG is set."""
     warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken EXIF and the like; the picture itself is read
+    warnings.showwarning = _note
     try:
         app(prog_name="crow")
     except Exception as error:
@@ -53,6 +54,11 @@ def main() -> None:
         defect = f"{type(error).__name__}: {text} (a defect of crow; CROW_DEBUG=1 shows where)"
         typer.echo(f"crow: {text if known else defect}", err=True)
         sys.exit(1)
+
+
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning for people: what it says, without where in the source it was said."""
+    typer.echo(f"note: {' '.join(str(message).split())}", err=True)
 
 
 def _words(error: Exception) -> str:
