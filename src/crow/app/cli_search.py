@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crow.search.query import Results
     from crow.search.work import Report
 
-INDEX = typer.Argument(metavar="INDEX", help="A folder NAME.crow.", show_default=False)
+INDEX = typer.Argument(metavar="INDEX", help="A folder NAME.crow, or milvus://HOST:PORT/COLLECTION.", show_default=False)
 IndexPath = Annotated[str, INDEX]
 RecipeName = Annotated[
     str | None,
@@ -41,7 +41,7 @@ def add(app: typer.Typer) -> None:
 
 def index(
     places: Annotated[
-        list[str], typer.Argument(metavar="[FOLDER...] INDEX", help="Folders of pictures, then the folder NAME.crow.")
+        list[str], typer.Argument(metavar="[FOLDER...] INDEX", help="Folders of pictures, then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.")
     ],
     recipe: RecipeName = None,
     size: options.SizeText = None,
@@ -215,8 +215,9 @@ def import_(
     """Add what `crow export` wrote to an index, which is made if it is not there."""
     from crow.search import care
     from crow.search.index import Index
+    from crow.search.store import store_at
 
-    recipe = None if Path(path).exists() else care.exported(source)[0]
+    recipe = None if store_at(path).exists(path) else care.exported(source)[0]
     with Index.create(path, recipe) if recipe else _opened(path) as opened:
         count = care.import_(opened, source)
     typer.echo(json.dumps({"path": path, "pictures": count}) if as_json else f"{path}: {count:,} pictures imported")
@@ -268,8 +269,9 @@ def _made(path: str, folders: bool, works: tuple[Any, ...], whiten: str | None, 
     """The index that is there, if it is what the options ask for; else a new one."""
     from crow.search.index import Index
     from crow.search.matrix import SearchError
+    from crow.search.store import store_at
 
-    if Path(path).exists() or "://" in path:
+    if store_at(path).exists(path):
         opened = _opened(path, **making)
         wanted = _recipe(opened.recipe, *works)
         if wanted.key() != opened.recipe.key():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ import numpy as np
 
 from crow.framework.reduce import WhiteningError
 from crow.recipe import Recipe
-from crow.search.derived import reduced
 from crow.search.index import Index, absolute
-from crow.search.matrix import Matrix, SearchError
+from crow.search.matrix import SearchError
 from crow.search.store import Row, StoreError, Vectors
 
 UNIT = 1e-3  # how far from 1 the length of a stored vector may be
@@ -55,17 +53,14 @@ def verify(index: Index, repair: bool = False) -> list[Problem]:
     rows = list(_checked(index))
     rows += _lengths(index) if not rows else []
     problems = [Problem(where, what) for where, what in rows] + [Problem("", what) for what in _whitening(index)]
-    matrix = [Problem("matrix", what) for what in _matrix(index)] if not problems else []
+    matrix = [Problem("matrix", what) for what in index.derived.problems()] if not problems else []
     if not repair:
         return problems + matrix
     with index.store.writer():
         damaged = {where for where, _ in rows if where}
         index.store.remove(damaged)
-        folder = index.derived.folder
-        if folder and (matrix or damaged):
-            shutil.rmtree(folder, ignore_errors=True)
-            index.derived.forget()
-            index.save_matrix()
+        if matrix or damaged:
+            index.derived.repair()
     fixed = damaged | {"matrix"}
     return [Problem(p.where, p.what, p.where in fixed) for p in problems + matrix]
 
@@ -99,30 +94,6 @@ def _whitening(index: Index) -> Iterator[str]:
     dim = index.store.settings().get("dim")
     if whitening is not None and dim is not None and len(whitening.mean) != dim:
         yield f"the whitening takes vectors of {len(whitening.mean)} dimensions, the index holds {dim}"
-
-
-def _matrix(index: Index) -> Iterator[str]:
-    """Where the matrix on disk differs from what the store says; one that is missing or behind is no problem."""
-    folder = index.derived.folder
-    if folder is None or not (folder / "manifest.json").exists() or not len(index):
-        return
-    key, dim, whitening = index.derived.identity()
-    matrix = Matrix.load(folder, key, dim)
-    yield from matrix.problems()
-    with index.store.snapshot():
-        if matrix.generation > index.store.generation:
-            yield f"the matrix is of generation {matrix.generation}, the store of {index.store.generation}"
-        if matrix.generation != index.store.generation:
-            return
-        if not np.array_equal(matrix.ids, index.store.ids()):
-            yield f"the matrix holds {len(matrix):,} pictures, the store {len(index):,}, or not the same ones"
-            return
-        wrong = 0
-        for ids, raw in index.store.chunks():
-            expected = reduced(whitening, raw).astype(np.float16)
-            wrong += int((expected.astype(np.float32) != matrix.vectors(ids)).any(axis=1).sum())
-        if wrong:
-            yield f"{wrong:,} rows of the matrix are not what the store holds"
 
 
 def info(index: Index) -> dict[str, Any]:
@@ -210,7 +181,7 @@ def duplicates(index: Index, score: float = SAME, under: str | Path | None = Non
     with index.derived.reading() as state:
         ids = index.store.ids(under=absolute(under) if under is not None else None)
         names = [row.path for row in index.store.rows(ids.tolist()) if row is not None]
-        vectors = state.matrix.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
+        vectors = state.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
     group = list(range(len(names)))
     for start in range(0, len(names), BLOCK):
         alike = vectors[start : start + BLOCK] @ vectors[start:].T >= score

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -16,9 +18,10 @@ from crow.framework.reduce import Whitening
 from crow.search import approximate
 from crow.search.approximate import Approximate
 from crow.search.chance import Background
-from crow.search.matrix import Matrix
-from crow.search.nearest import Searcher
-from crow.search.store import Store, Vectors
+from crow.search.matrix import Matrix, SearchError
+from crow.search.nearest import Found, Searcher
+from crow.search.query import Filter
+from crow.search.store import Changes, Ids, Store, Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +31,49 @@ class State:
     generation: int
     whitening: Whitening | None
     searcher: Searcher
+    derived: Derived
 
     @property
     def matrix(self) -> Matrix:
         """What the searcher looks at."""
         return self.searcher.matrix
 
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """(n,) -> (n, d): the rows of these ids."""
+        return self.matrix.vectors(ids)
+
+    def background(self) -> Background:
+        """What unrelated pictures score here."""
+        return self.derived.background(self)
+
+    def finder(self, wanted: Filter | None, approx: bool | None) -> Callable[[Vectors, int], Found]:
+        """The search under a filter: exact, or approximate if that was asked for or the collection is very large."""
+        store = self.derived.store
+        allowed = store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
+        approx = approx and allowed is None
+        if approx or (approx is None and len(self) >= approximate.FROM):
+            quick = self.derived.quick(self)
+            if quick is not None:
+                return partial(quick.search, allowed=allowed, approximate=True)
+            if approx:
+                raise SearchError(f"{store.address}: no approximate search was built (crow index --approx)")
+        return partial(self.searcher.search, allowed=allowed)
+
+
+class Kept(Store, Protocol):
+    """A store that remembers which ids came and went, so that files beside it can follow."""
+
+    def changes(self, since: int) -> Changes:
+        """Which ids came and went after generation `since`."""
+
 
 class Derived:
     """Follows a store: from memory, from what lies in its folder, or from its raw vectors, whichever is newest."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Kept) -> None:
         self.store = store
         self.folder = None if "://" in store.address else Path(store.address) / "matrix"
         self._state: State | None = None
@@ -77,7 +112,7 @@ class Derived:
             if again != key:
                 return None
             newer = matrix.catch_up(self.store, partial(reduced, whitening), folder)
-        return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer))
+        return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer), self)
 
     def identity(self) -> tuple[str, int, Whitening | None]:
         """The name of the matrix, its dimension, and the whitening that makes it."""
@@ -125,6 +160,40 @@ class Derived:
             known = state.searcher.background
             self._background = state.matrix.key, len(state.matrix), known
         return known
+
+    def problems(self) -> Iterator[str]:
+        """Where the matrix on disk differs from what the store says; one that is missing or behind is no problem."""
+        if self.folder is None or not (self.folder / "manifest.json").exists() or not len(self.store):
+            return
+        key, dim, whitening = self.identity()
+        matrix = Matrix.load(self.folder, key, dim)
+        yield from matrix.problems()
+        with self.store.snapshot():
+            if matrix.generation > self.store.generation:
+                yield f"the matrix is of generation {matrix.generation}, the store of {self.store.generation}"
+            if matrix.generation != self.store.generation:
+                return
+            if not np.array_equal(matrix.ids, self.store.ids()):
+                yield f"the matrix holds {len(matrix):,} pictures, the store {len(self.store):,}, or not the same ones"
+                return
+            wrong = 0
+            for ids, raw in self.store.chunks():
+                expected = reduced(whitening, raw).astype(np.float16)
+                wrong += int((expected.astype(np.float32) != matrix.vectors(ids)).any(axis=1).sum())
+            if wrong:
+                yield f"{wrong:,} rows of the matrix are not what the store holds"
+
+    def repair(self) -> None:
+        """Throw everything away, and derive it anew."""
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.forget()
+            self.save()
+
+    def refuse(self, kind: str) -> None:
+        """Refuse a kind of approximate index that is not known here."""
+        if kind not in approximate.KINDS:
+            raise SearchError(f"no approximate index named {kind!r}; there are: {', '.join(approximate.KINDS)}")
 
     def build(self) -> list[str]:
         """Build the approximate index where the collection is large enough or it was asked for, and it is due."""

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,9 +17,9 @@ import numpy as np
 
 from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, recipe_named
-from crow.search import approximate, policy
 from crow.search import expand as expansion
-from crow.search.derived import Derived, State, reduced
+from crow.search import policy
+from crow.search.derived import reduced
 from crow.search.maker import Maker
 from crow.search.matrix import SearchError
 from crow.search.nearest import Found, cosines
@@ -47,7 +46,7 @@ class Index:
             raise SearchError(f"{store.address}: this store holds no index (no recipe)")
         self.store = store
         self.recipe = Recipe.from_dict(settings["recipe"])
-        self.derived = Derived(store)
+        self.derived = store.searching()
         self.maker = Maker(store, self.recipe, describer, options)
 
     @classmethod
@@ -202,8 +201,7 @@ class Index:
 
     def approximate(self, kind: str) -> None:
         """From the next sync on keep an approximate index of this kind, whatever the size of the collection."""
-        if kind not in approximate.KINDS:
-            raise SearchError(f"no approximate index named {kind!r}; there are: {', '.join(approximate.KINDS)}")
+        self.derived.refuse(kind)
         if self.store.settings().get("approximate") != kind:
             self.store.configure(approximate=kind)
 
@@ -240,32 +238,21 @@ class Index:
         wanted = Filter.of(absolute(under) if under is not None else None, after, before)
         raw = read_query(query, box, self._members, lambda: self.describer)
         with self.derived.reading() as state:
-            if not len(state.matrix):
+            if not len(state):
                 return Results()
             vector = asked = combined(reduced(state.whitening, raw))
-            allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
-            find = self._finder(state, approx and allowed is None)
-            nearest = find(asked, max(k, expand, JUDGED), allowed)
+            find = state.finder(wanted, approx)
+            nearest = find(asked, max(k, expand, JUDGED))
             found, plain = Found(nearest.ids[:k], nearest.scores[:k]), nearest.scores[:k]
             if expand:  # an expanded query holds pictures that it found: only the plain one's scores tell chance
-                vector = expansion.expand(asked, state.matrix.vectors(nearest.ids[:expand]), kind, alpha)
-                found = find(vector, k, allowed)
-                plain = cosines(state.matrix.vectors(found.ids), asked)
+                vector = expansion.expand(asked, state.vectors(nearest.ids[:expand]), kind, alpha)
+                found = find(vector, k)
+                plain = cosines(state.vectors(found.ids), asked)
             rows = self.store.rows(found.ids.tolist())
-        background = self.derived.background(state)
+        background = state.background()
         line = background.line_among(nearest.scores)
         hits = hits_of(rows, np.minimum(found.scores, 1.0), background.chances(plain), ~(plain < line))
         return Results([hit for hit in hits if min_score is None or hit.score >= min_score], vector, line)
-
-    def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:
-        """The search of a state: exact, or approximate if that was asked for or the collection is very large."""
-        if approx or (approx is None and len(state.matrix) >= approximate.FROM):
-            quick = self.derived.quick(state)
-            if quick is not None:
-                return partial(quick.search, approximate=True)
-            if approx:
-                raise SearchError(f"{self.store.address}: no approximate search was built (crow index --approx)")
-        return state.searcher.search
 
     def vectors(self, paths: Sequence[str | Path]) -> Vectors:
         """(n, d) the vectors that searches compare, of members of the index."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from crow.search.record import (
     row_of,
 )
 from crow.search.store import Changes, Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
+
+if TYPE_CHECKING:
+    from crow.search.derived import Derived
 
 
 class SqliteStore(Database):
@@ -73,6 +76,17 @@ class SqliteStore(Database):
             store.close()
             raise
         return store
+
+    @classmethod
+    def exists(cls, address: str | Path) -> bool:
+        """Whether something stands there."""
+        return Path(address).exists()
+
+    def searching(self) -> Derived:
+        """What answers searches over this store: a matrix beside it."""
+        from crow.search.derived import Derived
+
+        return Derived(self)
 
     # settings
 

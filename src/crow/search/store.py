@@ -1,8 +1,7 @@
 """Store: what is kept of every picture, and kept safe. The protocol, the plain records, and the known stores.
 
 An id names one vector for ever: a picture that changed gets a new id, a picture that only moved keeps its own.
-So whatever is derived from a store (the matrix, an approximate index) only ever adds and removes rows, and
-`changes(since)` tells it which.
+So whatever is derived from a store (the matrix, an approximate index) only ever adds and removes rows.
 """
 
 from __future__ import annotations
@@ -12,10 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from crow.search.searching import Searching
 
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -138,8 +140,8 @@ class Store(Protocol):
     def failures(self) -> dict[str, Failure]:
         """Every file that gave no vector."""
 
-    def changes(self, since: int) -> Changes:
-        """Which ids came and went after generation `since`."""
+    def searching(self) -> Searching:
+        """What answers searches over this store, made anew at each call."""
 
     def check(self) -> Iterator[tuple[str, str]]:
         """(path, problem) for every row that is not what was written; path "" for the store itself."""
@@ -153,12 +155,17 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of everything."""
 
+    @classmethod
+    def exists(cls, address: str | Path) -> bool:
+        """Whether a store is there."""
+
     def __len__(self) -> int:
         """How many pictures."""
 
 
 STORES: dict[str, str] = {  # scheme of the address -> room:class; an address without a scheme is a folder
     "sqlite": "crow.search.sqlite:SqliteStore",
+    "milvus": "crow.search.milvus:MilvusStore",
 }
 
 

@@ -1,0 +1,106 @@
+"""Real servers for these tests, on loopback and in temporary folders: Milvus, and an S3 host. Each can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from socket import socket
+
+STARTING = 120.0  # seconds until a server that has not answered has failed
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now."""
+    sockets = [socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Milvus:
+    """A Milvus server of the package `milvus`, whose own starter changes this process' folder and stops by name."""
+
+    def __init__(self, folder: Path) -> None:
+        import milvus
+
+        self.folder = folder
+        config = milvus.MilvusServerConfig(data_dir=str(folder))
+        names = [name for name in config.configurable_items if name.endswith("_port")]
+        self.health, *ports = free_ports(1 + len(names))
+        config.update(**dict(zip(names, ports, strict=True)))
+        config.resolve()
+        milvus._initialize_data_files(str(folder))
+        self.port = int(config.configs["proxy_port"])
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"milvus://127.0.0.1:{self.port}"
+
+    def start(self) -> Milvus:
+        """Start it and wait until it says that it is well."""
+        environment = os.environ | {
+            "DEPLOY_MODE": "STANDALONE",
+            "METRICS_PORT": str(self.health),
+            "MILVUS_RUN_DIR": str(self.folder / "run"),
+            "LD_LIBRARY_PATH": str(self.folder / "bin"),
+            "GOMAXPROCS": "2",
+        }
+        with (self.folder / "milvus.log").open("ab") as log:
+            command = [str(self.folder / "bin" / "milvus"), "run", "standalone"]
+            self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+        wait_until_well(f"http://127.0.0.1:{self.health}/healthz", self.process, b"OK")
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as when the machine goes."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+class S3:
+    """moto's S3 host: an object store that speaks the real protocol."""
+
+    def __init__(self) -> None:
+        (self.port,) = free_ports(1)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> S3:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until_well(f"{self.endpoint}/moto-api/", self.process)
+        return self
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def wait_until_well(address: str, process: subprocess.Popen[bytes], word: bytes = b"") -> None:
+    """Until the address answers; an error when the process ends or the time is over."""
+    end = time.monotonic() + STARTING
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                if word in answer.read():
+                    return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            pass
+        time.sleep(0.1)
+    raise RuntimeError(f"{address}: no answer (exit status {process.poll()})")
