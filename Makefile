@@ -1,10 +1,11 @@
 # make demo [PHOTOS=folder]   a virtual environment, the weights, and a search among real photographs to look at
 # make test                   everything that CI tests
+# make test-scale             Ray and Milvus for real, on this machine (CROW_SCALE=1: the full counts, half an hour)
 # make lint / docs            ruff, mypy --strict, import-linter / the generated pages
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs weights clean
+.PHONY: demo test test-scale lint docs weights clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,6 +21,13 @@ weights: .venv/ready
 
 test: .venv/ready weights
 	$(BIN)/python -m pytest
+
+.venv/scale-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,scale,scale-test]"
+	touch $@
+
+test-scale: .venv/scale-ready
+	$(BIN)/python -m pytest tests/scale
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests examples

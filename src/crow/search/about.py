@@ -6,7 +6,7 @@ import base64
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from crow.framework.reduce import Whitening
@@ -109,9 +109,14 @@ class About:
         for start in range(0, len(keys), 1000):
             self.server("delete", self.name, ids=[f"failed {key}" for key in keys[start : start + 1000]])
 
-    def failures(self) -> dict[str, Failure]:
-        """Every file that gave no vector, by path."""
-        pages = self.server.pages(self.name, NAMES, "failed == true")
+    def failures(self, paths: Iterable[str] | None = None) -> dict[str, Failure]:
+        """Every file that gave no vector, by path; or those of these paths."""
+        if paths is None:
+            pages = self.server.pages(self.name, NAMES, "failed == true")
+        else:
+            keys = [quoted(f"failed {key_of(path)}") for path in paths]
+            tests = (f"pk in [{', '.join(keys[i : i + 500])}]" for i in range(0, len(keys), 500))
+            pages = (self.server.query(self.name, test, NAMES) for test in tests)
         found = [Failure(read_path(r["name"]), r["text"], r["size"], r["mtime"]) for page in pages for r in page]
         return {f.path: f for f in sorted(found, key=lambda f: f.path)}
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from crow.framework.reduce import Whitening
+from crow.framework.reduce import Moments, Whitening
 from crow.recipe import RECIPES, Recipe, recipe_named
 from crow.search import expand as expansion
 from crow.search import policy
@@ -24,7 +24,7 @@ from crow.search.maker import Maker
 from crow.search.matrix import SearchError
 from crow.search.nearest import Found, cosines
 from crow.search.pace import Pace
-from crow.search.policy import check_whitening, learned_from, whitening_policy
+from crow.search.policy import check_whitening, learned_from, moments_of, whitening_policy
 from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
 from crow.search.store import Store, Vectors, store_at
 from crow.search.sync import sync
@@ -126,8 +126,12 @@ class Index:
             after = outermost([*before, *wanted])
             if after != before:
                 self.store.configure(folders=after)
-            notes = [*report.notes, *self._whiten_by_policy(report), *self.derived.save()]
+            notes = self.settle(report)
         return replace(report, notes=(*notes, *self.derived.build()))
+
+    def settle(self, report: Report, moments: Callable[[Store], Moments] = moments_of) -> list[str]:
+        """After pictures came: whiten where it is time for it, and bring what is searched up to date; what to tell."""
+        return [*report.notes, *self._whiten_by_policy(report, moments), *self.derived.save()]
 
     def watch(
         self, *folders: str | Path, stop: threading.Event | None = None, **options: Any
@@ -165,7 +169,12 @@ class Index:
         data = self.store.settings().get("whitening")
         return Whitening.from_bytes(data) if data else None
 
-    def rewhiten(self, dim: int | None = None, to: Whitening | str | Path | None = None) -> Whitening | None:
+    def rewhiten(
+        self,
+        dim: int | None = None,
+        to: Whitening | str | Path | None = None,
+        moments: Callable[[Store], Moments] = moments_of,
+    ) -> Whitening | None:
         """Whiten anew from the raw vectors, without extraction: learned from itself, another one, or "none".
 
         Without `to` it stays what it was: a whitening from elsewhere is cut to `dim`, else one is learned here.
@@ -175,7 +184,7 @@ class Index:
             if to is None and self.store.settings().get("policy") == "file":
                 how, learned = "file", self.whitening
             if how in ("auto", "self"):
-                how, learned = "self", learned_from(self.store, self.recipe, dim)
+                how, learned = "self", learned_from(moments(self.store), self.store.address, self.recipe, dim)
             learned = learned.to_dim(dim) if learned and dim else learned
             check_whitening(learned, self.recipe)
             data, settings = learned.to_bytes() if learned else None, self.store.settings()
@@ -184,7 +193,7 @@ class Index:
             self.derived.save()
         return learned
 
-    def _whiten_by_policy(self, report: Report) -> list[str]:
+    def _whiten_by_policy(self, report: Report, moments: Callable[[Store], Moments]) -> list[str]:
         """After a sync: whiten where it is time for it, and say so aloud."""
         settings, count = self.store.settings(), len(self)
         if settings.get("whitening") or settings["policy"] not in ("auto", "self"):
@@ -192,7 +201,7 @@ class Index:
         if count < (policy.ENOUGH if settings["policy"] == "auto" else 2):
             hint = f"no whitening below {policy.ENOUGH:,} pictures; --whiten FILE uses one learned elsewhere"
             return [hint] if report.added else []
-        learned = self.rewhiten(to="self")
+        learned = self.rewhiten(to="self", moments=moments)
         assert learned is not None
         return [
             f"whitened with what {count:,} pictures of the index itself teach, {learned.dim} dimensions;"

@@ -20,13 +20,14 @@ import numpy as np
 from crow.framework.reduce import Whitening
 from crow.search.about import About
 from crow.search.milvus_rows import COLUMNS, entity, key_of, problem_of, row_of, stored_path
-from crow.search.milvus_server import Place, Server, quoted
+from crow.search.milvus_server import SPAN, Place, Server, quoted, spans, within
 from crow.search.store import Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
 
 if TYPE_CHECKING:
     from crow.search.milvus_search import Remote
 
 BATCH = 500  # rows in one message
+PART = 1 << 16  # pictures in one of `parts`
 FLAT: dict[str, Any] = {"index_type": "FLAT", "params": {}}
 NAMES = [name for name, _, _ in COLUMNS]
 
@@ -34,7 +35,10 @@ NAMES = [name for name, _, _ in COLUMNS]
 class MilvusStore:
     """Pictures on a server."""
 
+    shared = True
+
     def __init__(self, address: str | Path) -> None:
+        self.reach = str(address)
         self.place = Place.of(str(address))
         self.address = str(self.place)
         self.server = Server(self.place)
@@ -238,11 +242,16 @@ class MilvusStore:
             raise StoreError(f"{self.address}: no picture has the id {ids[rows.index(None)]}")
         return np.array([row.vector for row in rows if row], np.float32).reshape(len(rows), dim)
 
-    def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
-        """All ids and raw vectors by rising id, some rows at a time."""
-        for page in self.server.pages(self.raw, ["id", "vector"]) if self._made() else ():
+    def chunks(self, rows: int = 8192, part: tuple[int, int] | None = None) -> Iterator[tuple[Ids, Vectors]]:
+        """All ids and raw vectors by rising id, some rows at a time; or those with first <= id < last."""
+        test = within(*part) if part else ""
+        for page in self.server.pages(self.raw, ["id", "vector"], test, part or (0, SPAN)) if self._made() else ():
             if page:
                 yield np.array([row["id"] for row in page], np.int64), np.array([r["vector"] for r in page], np.float32)
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of ids that together hold everything: ids are spread evenly."""
+        return list(spans(len(self), PART))
 
     def stamps(self) -> dict[str, Stamp]:
         """What every picture's file was when it was read."""
@@ -250,9 +259,9 @@ class MilvusStore:
         found = (row_of(row) for page in pages for row in page)
         return {row.path: Stamp(row.id, row.size, row.mtime, row.sha256) for row in found}
 
-    def failures(self) -> dict[str, Failure]:
-        """Every file that gave no vector."""
-        return self.about.failures()
+    def failures(self, paths: Iterable[str] | None = None) -> dict[str, Failure]:
+        """Every file that gave no vector; or those of these paths."""
+        return self.about.failures(paths)
 
     def check(self) -> Iterator[tuple[str, str]]:
         """(path, problem) for every row that is not what was written; path "" for the store itself."""

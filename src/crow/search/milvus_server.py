@@ -26,9 +26,11 @@ PATIENCE = 300.0  # seconds that a server which was there may be away, as while 
 PAGE = 4096  # rows in one answer on average: 8 MB at 512 dimensions, far below the 64 MB of one message
 SPAN = 1 << 63  # ids are spread evenly over 0 ... SPAN
 LEVELS = {"strong": "Strong", "session": "Session", "bounded": "Bounded", "eventually": "Eventually"}
-LEFT = (  # what a server says that is not there yet, or not there any more
-    "unavailable|deadline|not ready|not loaded|not fully loaded|delegator|channel|fail connecting|connection|node"
-    "|timeout|closed|no available"
+AWAY = {1, 2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 600, 601, 901, 902, 903, 904, 905}  # Milvus' codes for "not now"
+LEFT = re.compile(  # and its words, where a message has no code of its own; names of collections stand in [...]
+    "unavailable|deadline exceeded|not ready|not loaded|not fully loaded|delegator|fail connecting|server unavailable"
+    "|connection (refused|reset)|closed channel|no available|node (not found|offline|not match)|channel (not|closed)",
+    re.IGNORECASE,
 )
 
 
@@ -118,7 +120,7 @@ class Server:
             try:
                 return getattr(self.client, what)(*args, timeout=CALL, **kwargs)
             except MilvusException as error:
-                if not re.search(LEFT, str(error), re.IGNORECASE) or time.monotonic() > end:
+                if not _away(error) or time.monotonic() > end:
                     raise StoreError(f"{self.place}: {_reason(error)}") from None
             time.sleep(wait)
             wait = min(2 * wait, 5.0)
@@ -182,17 +184,19 @@ class Server:
         found = self("query", collection, test, output_fields=list(columns), consistency_level="Strong")
         return list(found)
 
-    def pages(self, collection: str, columns: Sequence[str], test: str = "") -> Iterator[list[dict[str, Any]]]:
+    def pages(
+        self, collection: str, columns: Sequence[str], test: str = "", among: tuple[int, int] = (0, SPAN)
+    ) -> Iterator[list[dict[str, Any]]]:
         """All rows that pass a test by rising id, a few thousand at a time."""
-        for low, high in spans(self.count(collection, test)):
+        for low, high in spans(self.count(collection, test), among=among):
             where = f"{within(low, high)} and {test}" if test else within(low, high)
             yield sorted(self.query(collection, where, columns), key=lambda row: int(row["id"]))
 
 
-def spans(count: int, page: int = PAGE) -> Iterator[tuple[int, int]]:
-    """Ranges of ids that hold so many rows in about pages of that size: ids are spread evenly."""
-    parts = max(1, -(-count // page))
-    edges = [SPAN * i // parts for i in range(parts + 1)]
+def spans(count: int, page: int = PAGE, among: tuple[int, int] = (0, SPAN)) -> Iterator[tuple[int, int]]:
+    """Ranges among the ids that hold so many rows in about pages of that size: ids are spread evenly."""
+    parts, (low, high) = max(1, -(-count // page)), among
+    edges = (low + (high - low) * i // parts for i in range(parts + 1))
     return pairwise(edges)
 
 
@@ -211,6 +215,11 @@ def kind_of(name: str) -> Any:
     from pymilvus import DataType
 
     return DataType[name]
+
+
+def _away(error: Any) -> bool:
+    """Whether the server may answer the same call later."""
+    return error.code in AWAY or bool(LEFT.search(re.sub(r"\[[^\]]*\]", "", str(error))))
 
 
 def _shown(address: str) -> str:

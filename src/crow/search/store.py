@@ -79,6 +79,8 @@ class Store(Protocol):
     """Where vectors live. Each writing method is one durable commit, or part of the `transaction` around it."""
 
     address: str
+    reach: str  # the address with what other processes need to open it; never printed
+    shared: bool  # whether other machines reach it
 
     @classmethod
     def create(cls, address: str | Path, **settings: Any) -> Self:
@@ -131,14 +133,17 @@ class Store(Protocol):
     def vectors(self, ids: Ids | None = None) -> Vectors:
         """(n, K) raw vectors of these ids in their order, or of all by rising id."""
 
-    def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
-        """All ids and raw vectors by rising id, some rows at a time."""
+    def chunks(self, rows: int = 8192, part: tuple[int, int] | None = None) -> Iterator[tuple[Ids, Vectors]]:
+        """All ids and raw vectors by rising id, some rows at a time; or those with first <= id < last."""
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of ids that together hold everything, for `chunks` in several processes."""
 
     def stamps(self) -> dict[str, Stamp]:
         """What every picture's file was when it was read."""
 
-    def failures(self) -> dict[str, Failure]:
-        """Every file that gave no vector."""
+    def failures(self, paths: Iterable[str] | None = None) -> dict[str, Failure]:
+        """Every file that gave no vector; or those of these paths."""
 
     def searching(self) -> Searching:
         """What answers searches over this store, made anew at each call."""

@@ -1,0 +1,72 @@
+"""A Ray cluster, joined for as long as a job runs; what cannot be reached is named in seconds."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from crow.search.work import SyncError
+
+CONNECTING = 10.0  # seconds to reach the head of a cluster
+CORES = 4  # of a node to one describer without a GPU; a node with fewer gives all it has
+HEADROOM = 0.25  # of a core that a describer leaves to listing and counting: without it a node of one core would hang
+
+
+class ClusterError(SyncError):
+    """A cluster that cannot be reached, or a job that it did not finish, with the reason."""
+
+
+@contextmanager
+def joined(address: str) -> Iterator[Any]:
+    """The module `ray`, connected: `local` starts a cluster of this machine, `auto` and HOST:PORT join one."""
+    try:
+        import ray
+    except ImportError:
+        raise ClusterError("a cluster needs the extra 'scale': pip install 'crow-search[scale]'") from None
+    if ray.is_initialized():  # whoever connected it keeps it
+        yield ray
+        return
+    _reachable(address)
+    where = {} if address == "local" else {"address": address}
+    try:
+        ray.init(
+            **where, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False if not where else None
+        )
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"{address}: no Ray cluster can be joined there ({' '.join(str(error).split())[:200]})"
+        ) from None
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _reachable(address: str) -> None:
+    """Refuse an address where nobody answers; Ray itself would go on trying for minutes."""
+    if address in ("local", "auto"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECTING):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ClusterError(
+            f"{address}: no Ray cluster can be reached there ({reason}); local, auto, or HOST:PORT"
+        ) from None
+
+
+def share(ray: Any) -> tuple[dict[str, float], int]:
+    """What one describer takes of a node, and how many describers the cluster has room for."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = sum(node.get("GPU", 0) for node in nodes)
+    if gpus:
+        return {"num_gpus": 1, "num_cpus": 1 - HEADROOM}, int(gpus)
+    cores = min((node["CPU"] for node in nodes if node.get("CPU")), default=1.0)
+    each = min(cores, CORES) - HEADROOM
+    return {"num_cpus": each}, max(1, sum(int(node.get("CPU", 0) // each) for node in nodes))
