@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from crow.recipe import RECIPES, Recipe
 if TYPE_CHECKING:
     from crow.framework.reduce import Whitening
     from crow.search.index import Index
+    from crow.search.pace import Pace
     from crow.search.query import Results
     from crow.search.work import Report
 
@@ -33,6 +35,12 @@ Whiten = Annotated[
 ]  # fmt: skip
 
 
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Do the work on a Ray cluster: local, auto, or HOST:PORT.", rich_help_panel=options.WORKS),
+]  # fmt: skip
+
+
 def add(app: typer.Typer) -> None:
     """Put the commands of this file on the command line."""
     app.command("index")(index)
@@ -46,7 +54,7 @@ def index(
         list[str],
         typer.Argument(
             metavar="[FOLDER...] INDEX",
-            help="Folders of pictures, then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.",
+            help="Folders of pictures (with --ray also s3://, gs://, manifests, Parquet, tar), then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.",
         ),
     ],
     recipe: RecipeName = None,
@@ -65,10 +73,11 @@ def index(
         typer.Option(
             "--approx",
             metavar="KIND",
-            help="Build approximate search: ivf-pq or hnsw; by default from a million pictures.",
+            help="Build approximate search: ivf-pq or hnsw (on Milvus also flat, diskann); by default from a million pictures.",
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep following the folders.")] = False,
+    ray: Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Make an index of folders, or bring it up to date: adds, updates, moves and removes."""
@@ -80,11 +89,14 @@ def index(
         try:
             if approx:
                 opened.approximate(approx)
-            if watch:
-                for report in opened.watch(*folders, keep_missing=keep_missing, prune=prune, progress=progress):
-                    _say(opened, report, as_json)
+            if ray:
+                report = _on_cluster(opened, folders, ray, progress)
+            elif watch:
+                for told in opened.watch(*folders, keep_missing=keep_missing, prune=prune, progress=progress):
+                    _say(opened, told, as_json)
                 return
-            report = opened.sync(*folders, keep_missing=keep_missing, prune=prune, progress=progress)
+            else:
+                report = opened.sync(*folders, keep_missing=keep_missing, prune=prune, progress=progress)
         except SyncStopped as stopped:
             typer.echo(f"stopped; kept: {stopped.report}. Run it again to go on.", err=True)
             raise typer.Exit(130) from None
@@ -153,11 +165,17 @@ def rewhiten(
     path: IndexPath,
     dim: Annotated[int | None, typer.Option("--dim", metavar="D", min=1, help="Dimensions to keep.")] = None,
     whiten: Whiten = None,
+    ray: Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Whiten an index anew from its raw vectors, without extraction."""
     with _opened(path) as opened:
-        learned = opened.rewhiten(dim, whiten)
+        if ray:
+            from crow.search import scale
+
+            learned = scale.rewhiten(opened, ray, dim, whiten)
+        else:
+            learned = opened.rewhiten(dim, whiten)
         record = {"path": path, "dim": learned.dim if learned else None, "source": learned.source if learned else None}
     said = (
         f"whitened, {learned.dim} dimensions, learned from {learned.source or 'a file'}" if learned else "not whitened"
@@ -263,6 +281,19 @@ def backup(
             opened.store.backup(target)
     with _opened(target) as copy:
         typer.echo(f"{target}: a copy of {path}, {len(copy):,} pictures")
+
+
+def _on_cluster(opened: Index, sources: list[str], ray: str, progress: Callable[[Pace], None]) -> Report:
+    """The report of a job; stopped by Ctrl-C it is simply run again."""
+    from crow.search import scale
+
+    if not sources:
+        raise typer.BadParameter("name what to read with --ray: crow index --ray ADDRESS SOURCE... INDEX")
+    try:
+        return scale.extract(opened, sources, ray, progress)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was written is kept. Run it again to go on.", err=True)
+        raise typer.Exit(130) from None
 
 
 def _opened(path: str, **making: Any) -> Index:

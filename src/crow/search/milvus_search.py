@@ -320,7 +320,7 @@ class Remote:
         """Write anew what differs."""
         collection, whitening = self.store.searched()
         if collection != self.store.raw:
-            for page in self.server.pages(collection, ["pk"]):
+            for page in self.server.pages(collection, ["id", "pk"]):
                 self.server("delete", collection, ids=[row["pk"] for row in page])
             self.converge(collection, whitening)
 

@@ -84,7 +84,7 @@ def extract(
     `make` makes the describer of a worker; by default that of the index' recipe with the options it was opened with.
     """
     store = index.store
-    make = make or partial(_describer, index.recipe, index.maker.options())
+    make = make or partial(_describer, index.recipe, index.maker.options() | {"report": None})
     with joined(address) as ray, store.writer():
         index.derived.save()  # what is searched grows along, where a whitening is known
         pace, sums = Pace(progress), Sums()
