@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from socket import socket
 
 import pytest
 
+WORDS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "thing", "AWS_DEFAULT_REGION": "us-east-1"}
 STARTING = 120.0  # seconds until a server that has not answered has failed
 
 
@@ -103,12 +105,20 @@ class Weed:
             str(program), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.folder}", "-s3",
             f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-master.port={master}", f"-master.port.grpc={master_grpc}",
             f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", f"-filer.port={filer}",
-            f"-filer.port.grpc={filer_grpc}", "-master.volumeSizeLimitMB=64", "-volume.max=10",
+            f"-filer.port.grpc={filer_grpc}", f"-s3.config={self._keys()}", "-master.volumeSizeLimitMB=64", "-volume.max=10",
         ]  # fmt: skip
         with (self.folder / "weed.log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
         wait_until_well(f"{self.endpoint}/status", self.process)
         return self
+
+    def _keys(self) -> Path:
+        """The one key that it knows."""
+        keys = {"accessKey": WORDS["AWS_ACCESS_KEY_ID"], "secretKey": WORDS["AWS_SECRET_ACCESS_KEY"]}
+        file = self.folder / "s3.json"
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        file.write_text(json.dumps({"identities": [{"name": "us", "credentials": [keys], "actions": actions}]}))
+        return file
 
     def kill(self) -> None:
         if self.process is not None:

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from servers import Milvus
 from tiny import Tiny, paint
-from unsteady import Fatal, Slow
+from unsteady import Fatal, Slow, Watched
 
 from crow.search import scale
 from crow.search.care import verify
 from crow.search.index import Index
+from crow.search.store import Row
 from crow.search.work import Report
 
 LONG = bool(os.environ.get("CROW_SCALE"))
@@ -153,3 +154,65 @@ def test_milvus_is_killed_and_started_again(cluster: Any, milvus: Milvus, addres
         assert rows_of(index).keys() == {str(path) for path in folder.rglob("*.png")}
         assert verify(index) == []
     print(f"\nMilvus killed after {next(n for n in seen if n >= 50)} of 400 pictures; the job went on: {report}")
+
+
+def test_moments_summed_on_the_cluster_are_those_of_one_machine(
+    cluster: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crow.search.milvus.PART", 500)  # several parts
+    vectors = np.random.default_rng(1).standard_normal((3000, 24)).astype(np.float32) * np.linspace(0.2, 3, 24) + 0.3
+    rows = [Row(f"/p/{i}.jpg", v / np.linalg.norm(v)) for i, v in enumerate(vectors.astype(np.float32))]
+    with Index.create(address, "crow") as index, Index.create(tmp_path / "a.crow", "crow") as one:
+        for store in (index.store, one.store):
+            store.upsert(rows)
+        assert len(index.store.parts()) == 6
+        learned, expected = scale.rewhiten(index, cluster.address, 12, "self"), one.rewhiten(12, "self")
+        assert expected and learned.count == expected.count == 3000
+        worst = max(
+            float(np.abs(getattr(learned, name) / getattr(expected, name) - 1).max()) for name in ("mean", "variances")
+        )
+        apart = float(np.abs(learned.projection - expected.projection).max() / np.abs(expected.projection).max())
+        assert worst < 1e-6 and apart < 1e-6
+        straight = np.stack([row.vector for row in rows if row.vector is not None]).astype(np.float64)
+        np.testing.assert_allclose(learned.mean, straight.mean(0), atol=1e-9)
+    print(
+        f"\n3,000 vectors in 6 parts: mean and variances differ by {worst:.1e}, the projection by {apart:.1e} (relative)"
+    )
+
+
+def test_memory_stays_flat(cluster: Any, address: str, pictures: Pictures, tmp_path: Path) -> None:
+    """Of a worker over the whole job, and of the driver for each picture: both from the processes' own resident sizes."""
+    count = int(os.environ.get("CROW_SCALE_MEMORY", 20_000 if LONG else 2000))
+    first, folder = pictures(1000, "first"), pictures(count, "many", 100_000)
+    with Index.create(address, "crow", whitening="none") as index:
+        make = Watched(tmp_path)
+        scale.extract(index, [str(first)], cluster.address, make=make, batch=250)  # what is loaded once is loaded now
+        before = resident(os.getpid())
+        highest = [before]
+        report = scale.extract(
+            index,
+            [str(folder)],
+            cluster.address,
+            lambda pace: highest.append(resident(os.getpid())),
+            make=make,
+            batch=250,
+        )
+        assert report.added == count and report.missing == 0
+        grown = max([*highest, resident(os.getpid())]) - before
+    workers = [np.loadtxt(file, ndmin=2) for file in tmp_path.glob("*.memory")]
+    long = [samples for samples in workers if len(samples) > 400]
+    rise = max(
+        (float(np.median(s[-100:, 1]) - np.median(s[len(s) // 4 : len(s) // 4 + 100, 1])) for s in long), default=0.0
+    )
+    print(
+        f"\n{count} pictures: the driver grew by {grown / 1e6:.1f} MB, {grown / count:.0f} bytes a picture;"
+        f" a worker by {rise / 1e6:.1f} MB from its first quarter to its end ({len(long)} workers)"
+    )
+    assert rise < 20e6
+    if count >= 20_000:
+        assert grown / count < 100
+
+
+def resident(process: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

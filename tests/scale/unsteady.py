@@ -44,3 +44,29 @@ class Fatal:
 
     def __call__(self) -> Dying:
         return Dying(self.note)
+
+
+class Watching(Tiny):
+    """Writes down how much memory its process holds, every few pictures."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.file = folder / f"{os.getpid()}.memory"
+
+    def stream(self, items: Iterable[tuple[str, Any]]) -> Iterator[Described]:
+        for described in super().stream(items):
+            if self.described % 5 == 0:
+                pages = int(Path("/proc/self/statm").read_text().split()[1])
+                with self.file.open("a") as out:
+                    out.write(f"{self.described} {pages * os.sysconf('SC_PAGESIZE')}\n")
+            yield described
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Makes them."""
+
+    folder: Path
+
+    def __call__(self) -> Watching:
+        return Watching(self.folder)

@@ -6,6 +6,7 @@ picture is its path or address; inside a piece it is that of the file, "#", and 
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -94,7 +95,7 @@ def opened(place: str) -> BinaryIO:
     if "://" not in place:
         return Path(place).open("rb")
     system, path = _system(place)
-    return cast(BinaryIO, system.open_input_file(path))
+    return io.BufferedReader(system.open_input_file(path))  # which alone knows lines
 
 
 def _folder(folder: str) -> Iterator[Piece]:

@@ -30,10 +30,12 @@ def joined(address: str) -> Iterator[Any]:
         yield ray
         return
     _reachable(address)
-    where = {} if address == "local" else {"address": address}
     try:
         ray.init(
-            **where, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False if not where else None
+            address=address,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            include_dashboard=False if address == "local" else None,
         )
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         raise ClusterError(

@@ -16,13 +16,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from crow.extract.sources import Piece, SourceError, listed
+from crow.extract.sources import Piece, listed
 from crow.framework.reduce import Moments
 from crow.recipe import Recipe
 from crow.search.cluster import HEADROOM, ClusterError, joined, share
 from crow.search.index import Index
 from crow.search.pace import Pace, ticking
-from crow.search.store import Store, StoreError, store_at
+from crow.search.store import Store, store_at
 from crow.search.work import Describes, Report
 from crow.search.worker import Carried, OnServer, Worker, readable
 
@@ -155,7 +155,7 @@ def _results(dataset: Any) -> Iterator[dict[str, Any]]:
                 continue
             last = time.monotonic()
             yield from (pickle.loads(data) for data in batch["told"])  # noqa: S301
-    except ValueError:
+    except ClusterError:
         raise
     except Exception as error:
         raise _named(error) from None
@@ -165,9 +165,9 @@ def _named(error: Exception) -> Exception:
     """What went wrong in a worker, as it would be raised here."""
     cause: Any = error
     while cause is not None:
-        if isinstance(cause, StoreError | SourceError | ClusterError):
+        inner = getattr(cause, "cause", None)  # Ray's own wrapper is also of the kind that it wraps
+        if not isinstance(inner, Exception) and isinstance(cause, ValueError | OSError | ImportError):
             return cause
-        inner = getattr(cause, "cause", None)
         cause = inner if isinstance(inner, Exception) else cause.__cause__
     return ClusterError(
         f"the job failed ({type(error).__name__}: {' '.join(str(error).split())[-300:]}); run it again to go on"
