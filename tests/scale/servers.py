@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 class Milvus:
     """A Milvus server of the package `milvus`, whose own starter changes this process' folder and stops by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
         import milvus
 
         self.folder = folder
@@ -41,6 +41,8 @@ class Milvus:
         names = [name for name in config.configurable_items if name.endswith("_port")]
         self.health, peer, *ports = free_ports(2 + len(names))
         config.update(**dict(zip(names, ports, strict=True)))
+        for name, value in settings.items():
+            config.set(name.replace("_", "."), value)
         config.resolve()
         self._give_etcd(config.configs["etcd_port"], peer)
         milvus._initialize_data_files(str(folder))

@@ -251,3 +251,21 @@ def test_what_cannot_be_used_is_named(milvus: Milvus, address: str, monkeypatch:
     monkeypatch.setattr("crow.search.milvus_server.OLDEST", (99, 0))
     with pytest.raises(StoreError, match=r"Milvus v2.3.5-lite is too old; 99.0"):
         MilvusStore.open(address)
+
+
+def test_a_wrong_token_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Milvus(tmp_path, common_security_authorizationEnabled=True)
+    try:
+        server.start()
+        place = f"127.0.0.1:{server.port}/x"
+        for address in (f"milvus://root:wrong@{place}", f"milvus://{place}"):
+            with pytest.raises(
+                StoreError, match=f"milvus://{place}: Milvus refuses the connection: the token"
+            ) as refused:
+                MilvusStore.open(address)
+            assert "wrong" not in str(refused.value)
+        monkeypatch.setenv("CROW_MILVUS_TOKEN", "root:Milvus")
+        with pytest.raises(StoreError, match="no index is there"):
+            MilvusStore.open(f"milvus://{place}")
+    finally:
+        server.kill()

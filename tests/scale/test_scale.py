@@ -19,6 +19,7 @@ from unsteady import Fatal, Slow, Watched
 
 from crow.search import scale
 from crow.search.care import verify
+from crow.search.cluster import ClusterError
 from crow.search.index import Index
 from crow.search.store import Row
 from crow.search.work import Report
@@ -216,3 +217,12 @@ def test_memory_stays_flat(cluster: Any, address: str, pictures: Pictures, tmp_p
 def resident(process: int) -> int:
     """Bytes of memory that a process holds."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_cluster_that_is_not_there_is_named_at_once(tmp_path: Path, pictures: Pictures) -> None:
+    began = time.monotonic()
+    with Index.create(tmp_path / "a.crow", "crow") as index:
+        for address in ("127.0.0.1:1", "nonsense"):
+            with pytest.raises(ClusterError, match=f"{address}: no Ray cluster can be reached there"):
+                scale.extract(index, [str(pictures(1))], address, make=Tiny)
+    assert time.monotonic() - began < 60  # a limit, not a speed: Ray by itself goes on for minutes

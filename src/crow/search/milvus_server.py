@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ CALL = 60.0  # seconds for one call
 PATIENCE = 300.0  # seconds that a server which was there may be away, as while it is started again
 PAGE = 4096  # rows in one answer on average: 8 MB at 512 dimensions, far below the 64 MB of one message
 SPAN = 1 << 63  # ids are spread evenly over 0 ... SPAN
+REFUSED = (
+    "Milvus refuses the connection: the token (CROW_MILVUS_TOKEN, or USER:PASSWORD@ in the address) or TLS (?tls=1)"
+    " is not what it expects, or it is not ready yet"
+)
 LEVELS = {"strong": "Strong", "session": "Session", "bounded": "Bounded", "eventually": "Eventually"}
 AWAY = {1, 2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 600, 601, 901, 902, 903, 904, 905}  # Milvus' codes for "not now"
 LEFT = re.compile(  # and its words, where a message has no code of its own; names of collections stand in [...]
@@ -109,7 +114,15 @@ class Server:
         try:
             return MilvusClient(uri, token=place.token, db_name=place.database, timeout=CONNECTING, **more)
         except MilvusException as error:
-            raise StoreError(f"{place}: {_reason(error)}") from None
+            raise StoreError(f"{place}: {REFUSED if self._answers() else _reason(error)}") from None
+
+    def _answers(self) -> bool:
+        """Whether anybody listens there; the client does not tell that from being refused."""
+        try:
+            with socket.create_connection((self.place.host, self.place.port), CONNECTING):
+                return True
+        except OSError:
+            return False
 
     def __call__(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """One call by the client's own name for it."""
