@@ -1,6 +1,6 @@
 # make demo [PHOTOS=folder]   a virtual environment, the weights, and a search among real photographs to look at
 # make test                   everything that CI tests
-# make test-scale             Ray and Milvus for real, on this machine (CROW_SCALE=1: the full counts, half an hour)
+# make test-scale             Ray and Milvus for real, on this machine (ONLY=words: some of them; CROW_SCALE=1: the full counts)
 # make lint / docs            ruff, mypy --strict, import-linter / the generated pages
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,7 +27,7 @@ test: .venv/ready weights
 	touch $@
 
 test-scale: .venv/scale-ready
-	$(BIN)/python -m pytest tests/scale
+	$(BIN)/python -m pytest tests/scale $(if $(ONLY),-k "$(ONLY)")
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests examples

@@ -70,3 +70,14 @@ class Watched:
 
     def __call__(self) -> Watching:
         return Watching(self.folder)
+
+
+class Counting:
+    """A worker that describes nothing."""
+
+    def __init__(self, cores: int | None = None) -> None:
+        pass
+
+    def __call__(self, pieces: list[Any]) -> dict[str, Any]:
+        tally = dict.fromkeys(("updated", "failed", "unchanged", "skipped"), 0) | {"added": len(pieces)}
+        return {"tally": tally, "node": "", "failures": [], "made": None, "rows": [], "failed": []}

@@ -63,12 +63,14 @@ def _reachable(address: str) -> None:
         ) from None
 
 
-def share(ray: Any) -> tuple[dict[str, float], int]:
-    """What one describer takes of a node, and how many describers the cluster has room for."""
+def share(ray: Any) -> tuple[dict[str, float], int, int]:
+    """What one describer takes of a node, how many describers the cluster has room for, and the cores that each may use."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = sum(node.get("GPU", 0) for node in nodes)
-    if gpus:
-        return {"num_gpus": 1, "num_cpus": 1 - HEADROOM}, int(gpus)
+    with_gpu = [node for node in nodes if node.get("GPU", 0) >= 1]
+    if with_gpu:
+        cores = min(node.get("CPU", 1) / node["GPU"] for node in with_gpu)
+        count = sum(int(node["GPU"]) for node in with_gpu)
+        return {"num_gpus": 1, "num_cpus": min(cores, 1) - HEADROOM}, count, max(1, int(cores))
     cores = min((node["CPU"] for node in nodes if node.get("CPU")), default=1.0)
-    each = min(cores, CORES) - HEADROOM
-    return {"num_cpus": each}, max(1, sum(int(node.get("CPU", 0) // each) for node in nodes))
+    each = min(cores, CORES)
+    return {"num_cpus": each - HEADROOM}, max(1, sum(int(node.get("CPU", 0) // each) for node in nodes)), int(each)

@@ -25,11 +25,7 @@ class Maker:
     def describer(self) -> Describes:
         """The one that was given, or one made for the recipe now."""
         if self._describer is None:
-            from crow.extract.describer import Describer
-
-            options = self.options()
-            recipe = replace(self.recipe, regional="unfitted") if self.recipe.regional else self.recipe
-            self._describer = self.checked(Describer(recipe, **options))
+            self._describer = self.checked(made(self.recipe, self.options()))
         return self._describer
 
     def checked(self, describer: Describes) -> Describes:
@@ -69,3 +65,10 @@ class Maker:
         if settings.get("regional"):
             options.setdefault("regional", Whitening.from_bytes(settings["regional"]))
         return options
+
+
+def made(recipe: Recipe, options: Mapping[str, Any]) -> Describes:
+    """A describer of a recipe, here or in a worker."""
+    from crow.extract.describer import Describer
+
+    return Describer(replace(recipe, regional="unfitted") if recipe.regional else recipe, **options)

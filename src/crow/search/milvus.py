@@ -19,17 +19,16 @@ import numpy as np
 
 from crow.framework.reduce import Whitening
 from crow.search.about import About
-from crow.search.milvus_rows import COLUMNS, entity, key_of, problem_of, row_of, stored_path
-from crow.search.milvus_server import SPAN, Place, Server, quoted, spans, within
+from crow.search.milvus_mirror import reduced_entities
+from crow.search.milvus_rows import COLUMNS, NAMES, entity, key_of, problem_of, row_of, stored_path
+from crow.search.milvus_server import BATCH, SPAN, Place, Server, quoted, spans, within
 from crow.search.store import Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
 
 if TYPE_CHECKING:
     from crow.search.milvus_search import Remote
 
-BATCH = 500  # rows in one message
 PART = 1 << 16  # pictures in one of `parts`
 FLAT: dict[str, Any] = {"index_type": "FLAT", "params": {}}
-NAMES = [name for name, _, _ in COLUMNS]
 
 
 class MilvusStore:
@@ -45,6 +44,7 @@ class MilvusStore:
         self.raw = f"{self.place.name}_raw"
         self.about = About(self.server, f"{self.place.name}_about")
         self._depth, self._written = 0, 0
+        self._dim: int | None = None
         self._whitenings: dict[str, Whitening | None] = {self.raw: None}
 
     @classmethod
@@ -144,10 +144,10 @@ class MilvusStore:
 
     def _ready(self, first: Row) -> int:
         """The dimension of this store; the first picture decides it, and makes the collection."""
-        if self.raw in self._whitenings and (dim := getattr(self, "_dim", None)):
-            return int(dim)
+        if self._dim:
+            return self._dim
         dim = self.settings().get("dim") or len(check_vector(first.path, first.vector, None))
-        if self.server.pointed(self.place.name) is None:
+        if not self._made():
             self.make_raw(dim)
         self._dim = int(dim)
         return self._dim
@@ -155,7 +155,7 @@ class MilvusStore:
     def make_raw(self, dim: int) -> None:
         """The collection of raw vectors, which is what is searched until there is a whitening."""
         self.server.make(self.raw, COLUMNS, dim, FLAT)
-        if self.server.pointed(self.place.name) is None:
+        if not self._made():
             self.server.point(self.place.name, self.raw)
         if not self.settings().get("dim"):
             self.configure(dim=dim)
@@ -296,14 +296,6 @@ def filtered(under: str | None, after: str | None, before: str | None) -> str:
     tests += [f"taken >= {quoted(after)}"] if after is not None else []
     tests += ['taken > ""', f"taken < {quoted(before)}"] if before is not None else []
     return " and ".join(tests)
-
-
-def reduced_entities(entities: list[dict[str, Any]], whitening: Whitening | None) -> list[dict[str, Any]]:
-    """The same rows with the vectors that searches compare."""
-    if whitening is None:
-        return entities
-    vectors = whitening.apply(np.array([e["vector"] for e in entities], np.float32))
-    return [e | {"vector": vector} for e, vector in zip(entities, vectors, strict=True)]
 
 
 def _one_of(column: str, values: Sequence[Any]) -> str:

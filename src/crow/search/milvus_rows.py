@@ -25,6 +25,7 @@ COLUMNS: list[tuple[str, str, dict[str, Any]]] = [
     ("taken", "VARCHAR", {"max_length": 64}),
     ("checksum", "VARCHAR", {"max_length": 16}),
 ]
+NAMES = [name for name, _, _ in COLUMNS]
 
 
 def key_of(path: str) -> str:

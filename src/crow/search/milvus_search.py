@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crow.framework.reduce import Whitening
+from crow.search import milvus_mirror as mirror
 from crow.search.chance import SAMPLE, Background
 from crow.search.derived import reduced
 from crow.search.matrix import SearchError
+from crow.search.milvus_kinds import KINDS, kind_for, measured
 from crow.search.milvus_rows import COLUMNS
-from crow.search.milvus_server import LEVELS, PAGE, SPAN, spans, within
+from crow.search.milvus_server import LEVELS, SPAN, within
 from crow.search.nearest import SPARE, Found, best, cosines, unit_query
 from crow.search.query import Filter
 from crow.search.store import Ids, StoreError, Vectors
@@ -25,46 +27,7 @@ if TYPE_CHECKING:
     from crow.search.milvus import MilvusStore
 
 MOST = 16_384  # results of one search: Milvus gives no more
-RECALL = 0.965  # as in approximate.py: the least effort that reaches it on the sample is taken
-ASKED = 200  # rows that the recall is measured on
 LOOK = 10.0  # seconds between two counts of the pictures
-
-
-@dataclass(frozen=True)
-class Kind:
-    """An index of Milvus: how it is made for n rows of d dimensions, and the efforts that a search may make."""
-
-    name: str
-    params: Callable[[int, int], dict[str, Any]]
-    effort: str = ""
-    efforts: tuple[int, ...] = ()
-
-
-def _lists(n: int) -> int:
-    return int(min(65536, max(128, 4 * round(n**0.5))))
-
-
-def _parts(dim: int) -> int:
-    """The largest number of codes up to 64, of two dimensions or more each, that divides d."""
-    return max(m for m in range(1, min(64, max(dim // 2, 1)) + 1) if dim % m == 0)
-
-
-KINDS: dict[str, Kind] = {
-    "flat": Kind("FLAT", lambda n, dim: {}),
-    "hnsw": Kind("HNSW", lambda n, dim: {"M": 16, "efConstruction": 200}, "ef", (100, 200, 400, 800, 1600, 3200)),
-    "ivf-pq": Kind("IVF_PQ", lambda n, dim: {"nlist": _lists(n), "m": _parts(dim)}, "nprobe", (16, 32, 64, 128, 256)),
-    "diskann": Kind("DISKANN", lambda n, dim: {}, "search_list", (100, 200, 400, 800)),
-}
-FROM = {
-    "flat": 0,
-    "hnsw": 1_000_000,
-    "diskann": 20_000_000,
-}  # rows from which a kind is taken: exact, in memory, on disk
-
-
-def kind_for(count: int) -> str:
-    """The kind for so many rows."""
-    return max((least, kind) for kind, least in FROM.items() if least <= count)[1]
 
 
 @dataclass(frozen=True)
@@ -215,7 +178,7 @@ class Remote:
             self.server.point(alias, collection)
             self._known.clear()
         if collection != store.raw and (collection != now or self.server.count(collection) != len(store)):
-            self.converge(collection, whitening)  # also what was written while it was filled
+            mirror.converge(self.server, store.raw, collection, whitening)  # also what was written while it was filled
         if now not in (collection, store.raw, None):
             self.server.drop(str(now))
             store.about.forget(str(now))
@@ -229,92 +192,21 @@ class Remote:
         self.server.make(collection, COLUMNS, dim, {"index_type": made.name, "params": made.params(count, dim)})
         data = whitening.to_bytes() if whitening else None
         self.store.about.searched(collection, {"kind": kind}, data)
-        self.converge(collection, whitening)
+        mirror.converge(self.server, self.store.raw, collection, whitening)
         if not made.effort:
             return []
         self.server("flush", collection)
-        value, recall = self._effort(collection, made, whitening)
+        value, recall = measured(self.server, collection, made)
         self.store.about.searched(
             collection, {"kind": kind, "effort": made.effort, "value": value, "recall": recall}, data
         )
         return [f"searched by {made.name} over {count:,} pictures; measured recall@10 {recall:.3f}"]
 
-    def converge(self, collection: str, whitening: Whitening | None) -> int:
-        """Let a derived collection hold exactly the pictures of the store, each as it is; how many were not."""
-        changed = 0
-        for low, high in spans(max(len(self.store), self.server.count(collection))):
-            changed += self._converge(collection, whitening, within(low, high))
-        return changed
-
-    def _converge(self, collection: str, whitening: Whitening | None, test: str) -> int:
-        from crow.search.milvus import BATCH, NAMES, reduced_entities
-
-        there, here = ({r["pk"]: r["checksum"] for r in self.server.query(c, test, ["pk", "checksum"])} for c in (self.store.raw, collection))  # fmt: skip
-        missing = [pk for pk, checksum in there.items() if here.get(pk) != checksum]
-        surplus = [pk for pk in here if pk not in there]
-        if surplus:
-            self.server("delete", collection, ids=surplus)
-        for start in range(0, len(missing), BATCH):
-            keys = ", ".join(f'"{pk}"' for pk in missing[start : start + BATCH])
-            rows = self.server.query(self.store.raw, f"pk in [{keys}]", [*NAMES, "vector"])
-            self.server(
-                "upsert", collection, reduced_entities([{n: r[n] for n in (*NAMES, "vector")} for r in rows], whitening)
-            )
-        return len(missing) + len(surplus)
-
-    def _effort(self, collection: str, kind: Kind, whitening: Whitening | None) -> tuple[int, float]:
-        """The least effort that finds RECALL of the exact ten nearest of a sample, and what it finds."""
-        queries, exact = self._exact(collection)
-        value, recall = 0, 0.0
-        for value in kind.efforts:
-            answers = self.server(
-                "search", collection, data=list(queries), limit=11, output_fields=["id"], consistency_level="Strong",
-                search_params={"metric_type": "COSINE", "params": {kind.effort: value}},
-            )  # fmt: skip
-            hits = [np.isin(e, [h["entity"]["id"] for h in a]).mean() for e, a in zip(exact, answers, strict=True)]
-            recall = float(np.mean(hits))
-            if recall >= RECALL:
-                break
-        return value, recall
-
-    def _exact(self, collection: str) -> tuple[Vectors, list[Ids]]:
-        """Some rows, and the ten nearest others of each by looking at all, a page at a time."""
-        count = self.server.count(collection)
-        high = min(SPAN, int(SPAN * 1.3 * ASKED / max(count, 1)))
-        sample = self.server.query(collection, within(0, high), ["id", "vector"])[:ASKED]
-        queries = reduced(None, np.array([row["vector"] for row in sample], np.float32))
-        ids, scores = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-        for page in self.server.pages(collection, ["id", "vector"]):
-            rows = reduced(None, np.array([row["vector"] for row in page], np.float32))
-            scores = np.hstack([scores, queries @ rows.T])
-            ids = np.hstack([ids, np.tile([row["id"] for row in page], (len(queries), 1))])
-            first = np.argsort(-scores, axis=1)[:, :11]
-            ids, scores = np.take_along_axis(ids, first, 1), np.take_along_axis(scores, first, 1)
-        own = [row["id"] for row in sample]
-        return queries, [line[line != me][:10] for line, me in zip(ids, own, strict=True)]
-
     def problems(self) -> Iterator[str]:
         """Where what is searched differs from what the store says."""
         collection, whitening = self.store.searched()
-        if collection == self.store.raw or not len(self.store):
-            return
-        wrong = stale = 0
-        for low, high in spans(len(self.store), PAGE // 2):
-            test = within(low, high)
-            raw = {r["pk"]: r for r in self.server.query(self.store.raw, test, ["pk", "checksum", "vector"])}
-            mine = {r["pk"]: r for r in self.server.query(collection, test, ["pk", "checksum", "vector"])}
-            stale += sum(mine.get(pk, {}).get("checksum") != r["checksum"] for pk, r in raw.items()) + len(
-                mine.keys() - raw
-            )
-            both = [pk for pk in raw if pk in mine]
-            if both:
-                expected = reduced(whitening, np.array([raw[pk]["vector"] for pk in both], np.float32))
-                found = np.array([mine[pk]["vector"] for pk in both], np.float32)
-                wrong += int((np.abs(expected - found) > 1e-5).any(axis=1).sum())
-        if stale:
-            yield f"{stale:,} pictures of {collection} are not those of {self.store.raw}"
-        if wrong:
-            yield f"{wrong:,} rows of {collection} are not what the store holds"
+        if collection != self.store.raw and len(self.store):
+            yield from mirror.problems(self.server, self.store.raw, collection, whitening)
 
     def repair(self) -> None:
         """Write anew what differs."""
@@ -322,7 +214,7 @@ class Remote:
         if collection != self.store.raw:
             for page in self.server.pages(collection, ["id", "pk"]):
                 self.server("delete", collection, ids=[row["pk"] for row in page])
-            self.converge(collection, whitening)
+            mirror.converge(self.server, self.store.raw, collection, whitening)
 
     def forget(self) -> None:
         """Start the next search from what the server says."""

@@ -24,6 +24,7 @@ OLDEST = (2, 3)  # of the server: the first with upsert and count(*)
 CONNECTING = 10.0  # seconds to reach a server at all
 CALL = 60.0  # seconds for one call
 PATIENCE = 300.0  # seconds that a server which was there may be away, as while it is started again
+BATCH = 500  # rows in one message
 PAGE = 4096  # rows in one answer on average: 8 MB at 512 dimensions, far below the 64 MB of one message
 SPAN = 1 << 63  # ids are spread evenly over 0 ... SPAN
 REFUSED = (
@@ -183,9 +184,12 @@ class Server:
     def point(self, alias: str, collection: str) -> None:
         """Let an alias stand for a collection from now on; searches under way end on the old one."""
         if self.pointed(alias) is None:
-            self("create_alias", collection, alias)
-        else:
-            self("alter_alias", collection, alias)
+            try:
+                return self("create_alias", collection, alias)
+            except StoreError:
+                if self.pointed(alias) is None:
+                    raise  # else another process was quicker
+        self("alter_alias", collection, alias)
 
     def count(self, collection: str, test: str = "") -> int:
         """How many rows pass a test."""

@@ -18,9 +18,9 @@ from typing import Any
 
 from crow.extract.sources import Piece, listed
 from crow.framework.reduce import Moments
-from crow.recipe import Recipe
 from crow.search.cluster import HEADROOM, ClusterError, joined, share
 from crow.search.index import Index
+from crow.search.maker import made
 from crow.search.pace import Pace, ticking
 from crow.search.store import Store, store_at
 from crow.search.work import Describes, Report
@@ -84,7 +84,7 @@ def extract(
     `make` makes the describer of a worker; by default that of the index' recipe with the options it was opened with.
     """
     store = index.store
-    make = make or partial(_describer, index.recipe, index.maker.options() | {"report": None})
+    make = make or partial(made, index.recipe, index.maker.options() | {"report": None})
     with joined(address) as ray, store.writer():
         index.derived.save()  # what is searched grows along, where a whitening is known
         pace, sums = Pace(progress), Sums()
@@ -100,13 +100,13 @@ def extract(
     return replace(report, notes=(*notes, *index.derived.build()))
 
 
-def _described(ray: Any, sources: Sequence[str], worker: Callable[[], Worker], batch: int) -> Iterator[dict[str, Any]]:
+def _described(ray: Any, sources: Sequence[str], worker: Callable[..., Worker], batch: int) -> Iterator[dict[str, Any]]:
     """What each batch came to, as they end, in any order."""
-    each, count = share(ray)
+    each, count, cores = share(ray)
     pieces = _pieces(ray, sources, batch)
     told = pieces.map_batches(
         _Describing,
-        fn_constructor_kwargs={"worker": worker},
+        fn_constructor_kwargs={"worker": partial(worker, cores=cores)},
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=count),
         **each,
@@ -190,12 +190,6 @@ def _take(index: Index, told: dict[str, Any]) -> None:
     with index.store.transaction():
         index.store.upsert(told["rows"])
         index.store.fail(told["failed"])
-
-
-def _describer(recipe: Recipe, options: dict[str, Any]) -> Describes:
-    from crow.extract.describer import Describer
-
-    return Describer(recipe, **options)
 
 
 # what was asked for, and what is there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,11 @@ class Batch:
 class Worker:
     """Describes batches of pieces; the describer is only made when there is a picture to describe."""
 
-    def __init__(self, recipe: Recipe, make: Callable[[], Describes], keeper: OnServer | Carried) -> None:
+    def __init__(
+        self, recipe: Recipe, make: Callable[[], Describes], keeper: OnServer | Carried, cores: int | None = None
+    ) -> None:
+        if cores:
+            os.environ["OMP_NUM_THREADS"] = str(cores)  # its share of the node, before any library counts the cores
         self.recipe, self.make, self.keeper = recipe, make, keeper
         self.describer: Describes | None = None
         self._made: Any = None
