@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from crow.search.milvus_rows import NAMES
 from crow.search.milvus_server import BATCH, PAGE, Server, quoted, spans, within
 
 APART = 1e-5  # float32 on two machines
+THREADS = 4  # ranges at a time: a strong read mostly waits for the server's clock
 
 
 def reduced_entities(entities: list[dict[str, Any]], whitening: Whitening | None) -> list[dict[str, Any]]:
@@ -25,23 +27,30 @@ def reduced_entities(entities: list[dict[str, Any]], whitening: Whitening | None
 
 def converge(server: Server, raw: str, collection: str, whitening: Whitening | None) -> int:
     """Write what is missing or old in a derived collection, and delete what is too much; how many rows that was."""
-    changed = 0
-    for low, high in spans(max(server.count(raw), server.count(collection))):
-        test = within(low, high)
-        there, here = (
-            {r["pk"]: r["checksum"] for r in server.query(c, test, ["pk", "checksum"])} for c in (raw, collection)
-        )
-        missing = [pk for pk, checksum in there.items() if here.get(pk) != checksum]
-        surplus = [pk for pk in here if pk not in there]
-        if surplus:
-            server("delete", collection, ids=surplus)
-        for start in range(0, len(missing), BATCH):
-            keys = ", ".join(map(quoted, missing[start : start + BATCH]))
-            rows = server.query(raw, f"pk in [{keys}]", [*NAMES, "vector"])
-            plain = [{name: row[name] for name in (*NAMES, "vector")} for row in rows]
-            server("upsert", collection, reduced_entities(plain, whitening))
-        changed += len(missing) + len(surplus)
-    return changed
+
+    def at(span: tuple[int, int]) -> int:
+        return _converge(server, raw, collection, whitening, within(*span))
+
+    with ThreadPoolExecutor(THREADS, "crow-mirror") as threads:
+        return sum(threads.map(at, spans(max(server.count(raw), server.count(collection)))))
+
+
+def _converge(server: Server, raw: str, collection: str, whitening: Whitening | None, test: str) -> int:
+    """One range of ids."""
+    there, here = (
+        {r["pk"]: r["checksum"] for r in server.query(c, test, ["pk", "checksum"])} for c in (raw, collection)
+    )
+    missing = {pk for pk, checksum in there.items() if here.get(pk) != checksum}
+    surplus = [pk for pk in here if pk not in there]
+    if surplus:
+        server("delete", collection, ids=surplus)
+    if len(missing) <= BATCH:
+        test = f"pk in [{', '.join(map(quoted, missing))}]"
+    rows = [row for row in server.query(raw, test, [*NAMES, "vector"]) if row["pk"] in missing] if missing else []
+    plain = [{name: row[name] for name in (*NAMES, "vector")} for row in rows]
+    for start in range(0, len(plain), BATCH):
+        server("upsert", collection, reduced_entities(plain[start : start + BATCH], whitening))
+    return len(missing) + len(surplus)
 
 
 def problems(server: Server, raw: str, collection: str, whitening: Whitening | None) -> Iterator[str]:
