@@ -75,7 +75,7 @@ def test_three_nodes_make_what_one_machine_makes(
             again = scale.extract(index, [str(folder)], cluster.address, make=Tiny, batch=100)
             assert (again.unchanged, again.skipped, again.added, again.failed) == (COUNT, 1, 0, 0)
             assert verify(index) == []
-            nodes = int(next(note for note in report.notes if "nodes" in note).split(" on ")[1].split()[0])
+            nodes = int(next(note for note in report.notes if " node" in note).split(" on ")[1].split()[0])
             assert nodes >= 2
     print(
         f"\n{COUNT} pictures in {took:.1f} s on {nodes} nodes; least cosine to one machine {cosine:.7f}; {report.notes}"

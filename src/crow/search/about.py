@@ -99,7 +99,7 @@ class About:
         for f in failures:
             key, reason = key_of(f.path), printable(f.reason)[:1000]
             rows.append(
-                _row(f"failed {key}", stored_path(f.path), reason, True, f.size, f.mtime, int(key[:15], 16) << 3)
+                _row(f"failed {key}", stored_path(f.path), reason, True, f.size, f.mtime, int(key[:16], 16) >> 11)
             )
         for start in range(0, len(rows), 1000):
             self.server("upsert", self.name, rows[start : start + 1000])

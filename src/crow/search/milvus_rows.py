@@ -38,7 +38,7 @@ def id_of(row: Row) -> int:
     assert row.vector is not None
     content = row.sha256 or bytes_of(row)
     digest = blake2b(key_of(row.path).encode() + content, digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return int.from_bytes(digest, "big") >> 11  # 53 bits
 
 
 def stored_path(path: str) -> str:

@@ -26,7 +26,7 @@ CALL = 60.0  # seconds for one call
 PATIENCE = 300.0  # seconds that a server which was there may be away, as while it is started again
 BATCH = 500  # rows in one message
 PAGE = 4096  # rows in one answer on average: 8 MB at 512 dimensions, far below the 64 MB of one message
-SPAN = 1 << 63  # ids are spread evenly over 0 ... SPAN
+SPAN = 1 << 53  # ids are spread evenly over 0 ... SPAN: as many as the numbers of a browser hold
 REFUSED = (
     "Milvus refuses the connection: the token (CROW_MILVUS_TOKEN, or USER:PASSWORD@ in the address) or TLS (?tls=1)"
     " is not what it expects, or it is not ready yet"

@@ -64,7 +64,9 @@ class Sums:
                 else [f"{t['gpu'] / done / 1000:.4f} GPU-seconds"]
             )
             cost += [f"{t['bytes'] / done / 1000:,.0f} kB read"]
-            notes += [f"{done / seconds:,.1f} images/s on {len(self.nodes)} nodes; {' and '.join(cost)} per image"]
+            notes += [
+                f"{done / seconds:,.1f} images/s on {len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}; {' and '.join(cost)} per image"
+            ]
         counts: dict[str, int] = {n: t[n] for n in ("added", "updated", "unchanged", "failed", "skipped")}
         return Report(
             **counts, missing=len(missing), failures=tuple(self.failures), notes=tuple(notes), seconds=seconds
