@@ -154,7 +154,7 @@ class MilvusStore:
 
     def make_raw(self, dim: int) -> None:
         """The collection of raw vectors, which is what is searched until there is a whitening."""
-        self.server.make(self.raw, COLUMNS, dim, FLAT)
+        self.server.make(self.raw, COLUMNS, dim, FLAT, mapped=True)
         if not self._made():
             self.server.point(self.place.name, self.raw)
         if not self.settings().get("dim"):

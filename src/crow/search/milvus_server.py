@@ -145,8 +145,11 @@ class Server:
             self.client.close()
             del self.client
 
-    def make(self, collection: str, columns: Any, dim: int, index: dict[str, Any]) -> None:
-        """A collection that can be searched, if it is not there yet; several processes may ask at once."""
+    def make(self, collection: str, columns: Any, dim: int, index: dict[str, Any], mapped: bool = False) -> None:
+        """A collection that can be searched, if it is not there yet; several processes may ask at once.
+
+        `mapped`: its vectors lie on the query nodes' disks, not in their memory.
+        """
         from pymilvus import MilvusClient
 
         if not self("has_collection", collection):
@@ -154,6 +157,8 @@ class Server:
             for name, kind, more in [*columns, ("vector", "FLOAT_VECTOR", {"dim": dim})]:
                 schema.add_field(name, kind_of(kind), **more)
             self("create_collection", collection, schema=schema, consistency_level="Strong")
+            if mapped:
+                self("alter_collection_properties", collection, properties={"mmap.enabled": True})
         if not self("list_indexes", collection):
             self.index(collection, index, [n for n, kind, more in columns if kind == "INT64" and more.get("indexed")])
         self("load_collection", collection)
