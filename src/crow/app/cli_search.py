@@ -103,7 +103,7 @@ def index(
         except KeyboardInterrupt:  # between two syncs of --watch: nothing was going on
             raise typer.Exit(0) from None
         _say(opened, report, as_json)
-        failed, kept = report.failed, len(opened)
+        failed, kept = report.failed + (report.missing if ray else 0), len(opened)
     raise typer.Exit((3 if failed else 0) if kept or not failed else 1)
 
 

@@ -26,7 +26,7 @@ from crow.search.nearest import Found, cosines
 from crow.search.pace import Pace
 from crow.search.policy import check_whitening, learned_from, moments_of, whitening_policy
 from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
-from crow.search.store import Store, Vectors, store_at
+from crow.search.store import Store, StoreMoved, Vectors, store_at
 from crow.search.sync import sync
 from crow.search.telling import Telling
 from crow.search.watch import changes
@@ -245,7 +245,27 @@ class Index:
         if k < 1 or expand < 0:
             raise SearchError(f"k is at least 1 and expand at least 0, not {k} and {expand}")
         wanted = Filter.of(absolute(under) if under is not None else None, after, before)
-        raw = read_query(query, box, self._members, lambda: self.describer)
+        for last in (False, False, True):
+            try:
+                raw = read_query(query, box, self._members, lambda: self.describer)
+                return self._answer(raw, k, expand, kind, alpha, wanted, min_score, approx)
+            except StoreMoved:  # whitened anew in between
+                if last:
+                    raise
+        raise AssertionError
+
+    def _answer(
+        self,
+        raw: Vectors,
+        k: int,
+        expand: int,
+        kind: str,
+        alpha: float,
+        wanted: Filter | None,
+        min_score: float | None,
+        approx: bool | None,
+    ) -> Results:
+        """The results for the raw vectors (m, K) of a query."""
         with self.derived.reading() as state:
             if not len(state):
                 return Results()
@@ -258,7 +278,7 @@ class Index:
                 found = find(vector, k)
                 plain = cosines(state.vectors(found.ids), asked)
             rows = self.store.rows(found.ids.tolist())
-        background = state.background()
+            background = state.background()
         line = background.line_among(nearest.scores)
         hits = hits_of(rows, np.minimum(found.scores, 1.0), background.chances(plain), ~(plain < line))
         return Results([hit for hit in hits if min_score is None or hit.score >= min_score], vector, line)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from crow.search.milvus import MilvusStore
 
 MOST = 16_384  # results of one search: Milvus gives no more
+WITHIN = ("hnsw", "diskann")
 LOOK = 10.0  # seconds between two counts of the pictures
 
 
@@ -114,7 +115,9 @@ class Remote:
                 f"{self.store.address}: no {asked} search here, the index is {known['kind']} (crow index --approx)"
             )
         limit = min(k + SPARE, MOST)
-        effort = {known["effort"]: max(known["value"], limit)} if known.get("effort") else {}
+        effort = {known["effort"]: known["value"]} if known.get("effort") else {}
+        if known["kind"] in WITHIN:  # these look at so many rows, and no fewer than they are to return
+            effort = {name: max(value, limit) for name, value in effort.items()}
         (found,) = self.server(
             "search",
             state.collection,

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from crow.search.store import StoreError
+from crow.search.store import StoreError, StoreMoved
 
 OLDEST = (2, 3)  # of the server: the first with upsert and count(*)
 CONNECTING = 10.0  # seconds to reach a server at all
@@ -32,6 +32,7 @@ REFUSED = (
     " is not what it expects, or it is not ready yet"
 )
 LEVELS = {"strong": "Strong", "session": "Session", "bounded": "Bounded", "eventually": "Eventually"}
+NOT_FOUND = 100  # Milvus' code for a collection that is not there, or not any more
 AWAY = {1, 2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 600, 601, 901, 902, 903, 904, 905}  # Milvus' codes for "not now"
 LEFT = re.compile(  # and its words, where a message has no code of its own; names of collections stand in [...]
     "unavailable|deadline exceeded|not ready|not loaded|not fully loaded|delegator|fail connecting|server unavailable"
@@ -134,6 +135,8 @@ class Server:
             try:
                 return getattr(self.client, what)(*args, timeout=CALL, **kwargs)
             except MilvusException as error:
+                if error.code == NOT_FOUND:
+                    raise StoreMoved(f"{self.place}: {_reason(error)}") from None
                 if not _away(error) or time.monotonic() > end:
                     raise StoreError(f"{self.place}: {_reason(error)}") from None
             time.sleep(wait)

@@ -29,9 +29,7 @@ from crow.search.worker import Carried, OnServer, Worker, readable
 BATCH = 500  # pieces that a describer is given at a time
 STALL = 3600.0  # seconds without a finished batch after which the job has failed
 SHOWN = 20  # missing pictures that are named
-ATTEMPTS = (
-    -1
-)  # of a task whose node dies: as often as nodes do; Ray Data does so for describers and their batches by itself
+ATTEMPTS = -1  # of a task whose node dies: as often as nodes do; describers and their batches have that by themselves
 DEATHS = 100  # of describers that die while they are made, one after another, as when nodes go; Ray allows none
 
 
@@ -58,15 +56,10 @@ class Sums:
         notes = [f"{asked:,} pictures asked for, {len(missing) if asked else 0:,} of them neither stored nor failed"]
         notes += [f"missing: {key}" for key in missing[:SHOWN]]
         if done:
-            cost = (
-                [f"{t['cpu'] / done / 1000:.3f} CPU-seconds"]
-                if not t["gpu"]
-                else [f"{t['gpu'] / done / 1000:.4f} GPU-seconds"]
-            )
-            cost += [f"{t['bytes'] / done / 1000:,.0f} kB read"]
-            notes += [
-                f"{done / seconds:,.1f} images/s on {len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}; {' and '.join(cost)} per image"
-            ]
+            unit = "gpu" if t["gpu"] else "cpu"
+            cost = f"{t[unit] / done / 1000:.4f} {unit.upper()}-seconds and {t['bytes'] / done / 1000:,.0f} kB read per image"
+            where = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+            notes += [f"{done / seconds:,.1f} images/s on {where}; {cost}"]
         counts: dict[str, int] = {n: t[n] for n in ("added", "updated", "unchanged", "failed", "skipped")}
         return Report(
             **counts, missing=len(missing), failures=tuple(self.failures), notes=tuple(notes), seconds=seconds

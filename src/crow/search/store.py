@@ -31,6 +31,10 @@ class StoreBusy(StoreError):
     """Another process is writing; the message names it."""
 
 
+class StoreMoved(StoreError):
+    """What was being read has been replaced since; asking again finds what took its place."""
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """A picture: where it lies, what it was when it was read, and its raw vector (K,)."""
