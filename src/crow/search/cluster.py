@@ -30,22 +30,25 @@ def joined(address: str) -> Iterator[Any]:
         yield ray
         return
     _reachable(address)
-    try:
-        ray.init(
-            address=address,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            include_dashboard=False if address == "local" else None,
-        )
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise ClusterError(
-            f"{address}: no Ray cluster can be joined there ({' '.join(str(error).split())[:200]})"
-        ) from None
+    _join(ray, address, again=address == "local")
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _join(ray: Any, address: str, again: bool) -> None:
+    """Connect; a cluster of this machine is started twice if need be, since Ray gives a busy one half a minute only."""
+    dashboard = False if address == "local" else None
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=dashboard)
+    except Exception as error:  # Ray raises all kinds, Exception itself among them
+        ray.shutdown()
+        if again:
+            return _join(ray, address, again=False)
+        reason = " ".join(str(error).split())[:200]
+        raise ClusterError(f"{address}: no Ray cluster can be joined there ({reason})") from None
 
 
 def _reachable(address: str) -> None:
