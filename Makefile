@@ -1,12 +1,13 @@
 # make demo [PHOTOS=folder]   a virtual environment, the weights, and a search among real photographs to look at
 # make test                   everything that CI tests
+# make test-scale             Ray and Milvus for real, on this machine (ONLY=words: some of them; CROW_SCALE=1: the full counts)
 # make lint / docs            ruff, mypy --strict, import-linter / the generated pages
 # make torture [SECONDS=1200] [SEED=1] [PAGE=docs/reliability.md]   faults, bad files, load; the table goes into the page
 # make audit                  known weaknesses of what is installed, and of our own code
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs weights torture audit clean
+.PHONY: demo test test-scale lint docs weights torture audit clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +23,13 @@ weights: .venv/ready
 
 test: .venv/ready weights
 	$(BIN)/python -m pytest
+
+.venv/scale-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,scale,scale-test]"
+	touch $@
+
+test-scale: .venv/scale-ready
+	$(BIN)/python -m pytest tests/scale $(if $(ONLY),-k "$(ONLY)")
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests examples

@@ -195,6 +195,11 @@ def test_wrong_names_and_devices_are_refused() -> None:
         engine_named("openvino", torch.nn.Identity(), "cuda")
 
 
+def test_cores_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert granted_cores(tmp_path) == 1
+
+
 def test_cores_follow_the_quota_of_a_container(tmp_path: Path) -> None:
     unlimited = granted_cores(tmp_path)
     assert unlimited >= 1

@@ -15,6 +15,7 @@ from crow.recipe import RECIPES
 if TYPE_CHECKING:
     from crow.evaluate.datasets import Dataset
     from crow.evaluate.run import Evaluation
+    from crow.evaluate.stream import Stream
 
 LINES = 20  # of what was amiss, before the rest is only counted
 
@@ -83,7 +84,11 @@ def evaluate(
         ),
     ] = None,
     distractors: Annotated[
-        str | None, typer.Option(metavar="oxford100k|FOLDER", help="Search among these pictures as well.")
+        str | None,
+        typer.Option(
+            metavar="oxford100k|FOLDER|INDEX",
+            help="Search among these pictures as well; those of an index stream past.",
+        ),
     ] = None,
     features: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Score these vectors (of `crow describe`, or anybody's).")
@@ -109,19 +114,32 @@ def evaluate(
     recipes = tuple(options.recipe_of(name, size, network, fields) for name in _names(recipe))
     machine = Machine(engine, device, weights, keep_maps)
     settings = Settings(recipes, tuple(dim or ()), pca, expand, expand_with_query, crop, upright, machine)
-    asked = _dataset(dataset, data, distractors)
+    among = _among(distractors)
+    if among and (ranks or features):
+        raise typer.BadParameter("the pictures of an index distract only from pictures that are described here")
+    asked = _dataset(dataset, data, None if among else distractors)
     try:
         if ranks:
             evaluation = of_ranks(asked, ranks)
         elif features:
             evaluation = of_features(asked, features, settings, teacher_for(whiten or "none", asked, data))
         else:
-            evaluation = run(asked, settings, teacher_for(whiten, asked, data, settings.dims), track)
+            evaluation = run(asked, settings, teacher_for(whiten, asked, data, settings.dims), track, among)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
     if html:
         write(evaluation, html)
     _conclude(evaluation, as_json)
+
+
+def _among(distractors: str | None) -> Stream | None:
+    """The index that distractors are read from, if they lie in one."""
+    if distractors is None or not ("://" in distractors or distractors.endswith(".crow")):
+        return None
+    from crow.evaluate.stream import Stream
+    from crow.search.store import store_at
+
+    return Stream(store_at(distractors).open(distractors))
 
 
 def _names(recipe: list[str] | None) -> list[str]:

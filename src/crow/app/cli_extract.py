@@ -80,7 +80,7 @@ def describe(
 
 def whiten(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A folder of other pictures, their index, or a .npz.")
+        str, typer.Argument(metavar="SOURCE", help="A folder of other pictures, their index, or a .npz.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.safetensors")],
     dim: Annotated[
@@ -105,14 +105,14 @@ def whiten(
 
     options.writable(out)
     failed: list[Described] = []
-    if source.suffix in (".npz", ".crow"):
+    if "://" in source or source.endswith((".npz", ".crow")):
         learned = _learn_from_vectors(source, dim, options.recipe_of(recipe, size, network, fields), pca)
     else:
         wanted = options.recipe_of("rmac" if of_regions else recipe, size, network, fields)
         describer = options.describer_of(wanted, engine, device, weights, regional)
-        chunks = (_regions if of_regions else _chunks)(describer, [source], failed)
+        chunks = (_regions if of_regions else _chunks)(describer, [Path(source)], failed)
         try:
-            learned = Whitening.fit(chunks, dim, describer.recipe, not pca, str(source))
+            learned = Whitening.fit(chunks, dim, describer.recipe, not pca, source)
         except WhiteningError:
             _report(failed)
             raise
@@ -154,19 +154,19 @@ def show(
     typer.echo(f"drawn: {out}")
 
 
-def _learn_from_vectors(source: Path, dim: int | None, recipe: Recipe, pca: bool) -> Whitening:
+def _learn_from_vectors(source: str, dim: int | None, recipe: Recipe, pca: bool) -> Whitening:
     """A whitening of vectors that are there: in an index, or in the .npz of describe, export or anybody else."""
     from crow.framework.reduce import Whitening
     from crow.search.index import Index
 
-    if source.suffix == ".crow":
+    if not source.endswith(".npz"):
         with Index.open(source) as index:
             chunks = (vectors for _, vectors in index.store.chunks())
-            return Whitening.fit(chunks, dim, index.recipe, not pca, str(source))
+            return Whitening.fit(chunks, dim, index.recipe, not pca, source)
     with np.load(source, allow_pickle=False) as file:
         made = json.loads(str(file["made"])) if "made" in file else {}
         recipe = Recipe.from_dict(made["recipe"]) if "recipe" in made else recipe
-        return Whitening.fit(file["vectors"], dim, recipe, not pca, str(source))
+        return Whitening.fit(file["vectors"], dim, recipe, not pca, source)
 
 
 def _describe_all(describer: Describer, paths: list[Path]) -> tuple[list[Described], list[Described]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,13 @@ from crow.recipe import RECIPES, Recipe
 if TYPE_CHECKING:
     from crow.framework.reduce import Whitening
     from crow.search.index import Index
+    from crow.search.pace import Pace
     from crow.search.query import Results
     from crow.search.work import Report
 
-INDEX = typer.Argument(metavar="INDEX", help="A folder NAME.crow.", show_default=False)
+INDEX = typer.Argument(
+    metavar="INDEX", help="A folder NAME.crow, or milvus://HOST:PORT/COLLECTION.", show_default=False
+)
 IndexPath = Annotated[str, INDEX]
 RecipeName = Annotated[
     str | None,
@@ -28,6 +32,12 @@ RecipeName = Annotated[
 Whiten = Annotated[
     str | None,
     typer.Option("--whiten", metavar="FILE|self|none", help="A whitening learned elsewhere, from the index itself, or none."),
+]  # fmt: skip
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Do the work on a Ray cluster: local, auto, or HOST:PORT.", rich_help_panel=options.WORKS),
 ]  # fmt: skip
 
 
@@ -41,7 +51,11 @@ def add(app: typer.Typer) -> None:
 
 def index(
     places: Annotated[
-        list[str], typer.Argument(metavar="[FOLDER...] INDEX", help="Folders of pictures, then the folder NAME.crow.")
+        list[str],
+        typer.Argument(
+            metavar="[FOLDER...] INDEX",
+            help="Folders of pictures (with --ray also s3://, gs://, manifests, Parquet, tar), then the folder NAME.crow or milvus://HOST:PORT/COLLECTION.",
+        ),
     ],
     recipe: RecipeName = None,
     size: options.SizeText = None,
@@ -59,10 +73,11 @@ def index(
         typer.Option(
             "--approx",
             metavar="KIND",
-            help="Build approximate search: ivf-pq or hnsw; by default from a million pictures.",
+            help="Build approximate search: ivf-pq or hnsw (on Milvus also flat, diskann); by default from a million pictures.",
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep following the folders.")] = False,
+    ray: Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Make an index of folders, or bring it up to date: adds, updates, moves and removes."""
@@ -75,18 +90,21 @@ def index(
         try:
             if approx:
                 opened.approximate(approx)
-            if watch:
-                for report in opened.watch(*folders, keep_missing=keep_missing, prune=prune, progress=progress):
-                    _say(opened, report, as_json)
+            if ray:
+                report = _on_cluster(opened, folders, ray, progress)
+            elif watch:
+                for told in opened.watch(*folders, keep_missing=keep_missing, prune=prune, progress=progress):
+                    _say(opened, told, as_json)
                 return
-            report = opened.sync(*folders, keep_missing=keep_missing, prune=prune, progress=progress)
+            else:
+                report = opened.sync(*folders, keep_missing=keep_missing, prune=prune, progress=progress)
         except SyncStopped as stopped:
             typer.echo(f"stopped; kept: {stopped.report}. Run it again to go on.", err=True)
             raise typer.Exit(130) from None
         except KeyboardInterrupt:  # between two syncs of --watch: nothing was going on
             raise typer.Exit(0) from None
         _say(opened, report, as_json)
-        failed, kept = report.failed, len(opened)
+        failed, kept = report.failed + (report.missing if ray else 0), len(opened)
     raise typer.Exit((3 if failed else 0) if kept or not failed else 1)
 
 
@@ -150,11 +168,17 @@ def rewhiten(
     path: IndexPath,
     dim: Annotated[int | None, typer.Option("--dim", metavar="D", min=1, help="Dimensions to keep.")] = None,
     whiten: Whiten = None,
+    ray: Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Whiten an index anew from its raw vectors, without extraction."""
     with _opened(path) as opened:
-        learned = opened.rewhiten(dim, whiten)
+        if ray:
+            from crow.search import scale
+
+            learned = scale.rewhiten(opened, ray, dim, whiten)
+        else:
+            learned = opened.rewhiten(dim, whiten)
         record = {"path": path, "dim": learned.dim if learned else None, "source": learned.source if learned else None}
     said = (
         f"whitened, {learned.dim} dimensions, learned from {learned.source or 'a file'}" if learned else "not whitened"
@@ -218,8 +242,9 @@ def import_(
     """Add what `crow export` wrote to an index, which is made if it is not there."""
     from crow.search import care
     from crow.search.index import Index
+    from crow.search.store import store_at
 
-    recipe = None if Path(path).exists() else care.exported(source)[0]
+    recipe = None if store_at(path).exists(path) else care.exported(source)[0]
     with Index.create(path, recipe) if recipe else _opened(path) as opened:
         count = care.import_(opened, source)
     typer.echo(json.dumps({"path": path, "pictures": count}) if as_json else f"{path}: {count:,} pictures imported")
@@ -261,6 +286,19 @@ def backup(
         typer.echo(f"{target}: a copy of {path}, {len(copy):,} pictures")
 
 
+def _on_cluster(opened: Index, sources: list[str], ray: str, progress: Callable[[Pace], None]) -> Report:
+    """The report of a job; stopped by Ctrl-C it is simply run again."""
+    from crow.search import scale
+
+    if not sources:
+        raise typer.BadParameter("name what to read with --ray: crow index --ray ADDRESS SOURCE... INDEX")
+    try:
+        return scale.extract(opened, sources, ray, progress)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was written is kept. Run it again to go on.", err=True)
+        raise typer.Exit(130) from None
+
+
 def _opened(path: str, **making: Any) -> Index:
     from crow.search.index import Index
 
@@ -271,8 +309,9 @@ def _made(path: str, folders: list[str], works: tuple[Any, ...], whiten: str | N
     """The index that is there, if it is what the options ask for; else a new one."""
     from crow.search.index import Index
     from crow.search.matrix import SearchError
+    from crow.search.store import store_at
 
-    if Path(path).exists() or "://" in path:
+    if store_at(path).exists(path):
         opened = _opened(path, **making)
         wanted = _recipe(opened.recipe, *works)
         if wanted.key() != opened.recipe.key():

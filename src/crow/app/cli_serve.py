@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ def add(app: typer.Typer) -> None:
 
 
 def serve(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index that `crow index` made.")],
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="An index that `crow index` made.")],
     port: Annotated[
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes any that is free.")
     ] = 8000,

@@ -8,14 +8,16 @@ evaluation.results[0].record["map"]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from crow.evaluate.datasets import Dataset, Query
 from crow.evaluate.features import HERE, Item, Machine, Progress, Table, every, tables
 from crow.evaluate.protocols import Order, compare, interval, mean, precision_at, precision_within, recall_at
 from crow.evaluate.rank import Answer, Vectors, judged, rankings
+from crow.evaluate.stream import Stream, rankings_among
 from crow.evaluate.teach import NOBODY, Teacher, regional_whitening
 from crow.evaluate.upright import turns
 from crow.framework.reduce import Whitening
@@ -80,8 +82,14 @@ class Variant:
     teacher: str | None = None  # whose regions it was whitened by; its vectors are not reduced again
 
 
-def evaluate(dataset: Dataset, settings: Settings, teacher: Teacher = NOBODY, progress: Progress = every) -> Evaluation:
-    """Every recipe at every dim; what has been extracted before is read from the cache."""
+def evaluate(
+    dataset: Dataset,
+    settings: Settings,
+    teacher: Teacher = NOBODY,
+    progress: Progress = every,
+    among: Stream | None = None,
+) -> Evaluation:
+    """Every recipe at every dim; what has been extracted before is read from the cache, `among` as often as needed."""
     settings, images, queries = _items(dataset, settings)
     regional, variants, skipped = _variants(settings, teacher, progress)
     lessons = [Item(path) for path in teacher.pictures]
@@ -97,7 +105,8 @@ def evaluate(dataset: Dataset, settings: Settings, teacher: Teacher = NOBODY, pr
             reduce = learned.to_dim(dim) if learned and dim else learned
             space = (reduce(raw, table.recipe), reduce(raw_asked, table.recipe)) if reduce else (raw, raw_asked)
             record = _record(dataset, settings, variant, teacher, table) | {"dim": space[0].shape[1]}
-            results += measure(dataset, names, asked, *space, settings, record)
+            past = partial(among.chunks, table.recipe, table.weights, reduce) if among else None
+            results += measure(dataset, names, asked, *space, settings, record, past)
     failures = {str(item.path): reason for table in found for item, reason in table.failures.items()}
     return Evaluation(dataset, tuple(_compared(results)), failures, skipped)
 
@@ -110,31 +119,36 @@ def measure(
     queries: Vectors,
     settings: Settings,
     record: Mapping[str, Any],
+    among: Callable[[], Iterable[Vectors]] | None = None,
 ) -> list[Result]:
     """Rank (n, d) images called `names` for (m, d) queries and judge it: one Result per setting of the protocol."""
     places = {name: i for i, name in enumerate(names)}
     alone = [[places[n] for n in query.labels.get("self", ()) if n in places] for query in asked]
-    orders = rankings(images, queries, alone, settings.expand, settings.expand_with_query)
-    return summed_up(dataset, names, asked, orders, record)
+    how = settings.expand, settings.expand_with_query
+    if among is None:
+        return summed_up(dataset, names, asked, rankings(images, queries, alone, *how), record)
+    return summed_up(dataset, names, asked, rankings_among(images, queries, alone, among, *how), record)
 
 
 def summed_up(
     dataset: Dataset, names: Sequence[str], asked: Sequence[Query], orders: Iterable[Order], record: Mapping[str, Any]
 ) -> list[Result]:
     """One Result per setting of the protocol from one ranking per query."""
-    places = {name: i for i, name in enumerate(names)}
+    places, past = {name: i for i, name in enumerate(names)}, 0
+    shown = [*names, "a distractor"]  # what an order names beyond the pictures streamed past
     by_setting: dict[str, list[Answer]] = {}
     for query, order in zip(asked, orders, strict=True):
-        for answer in judged(dataset.protocol, query, order, names, places):
+        past = max(past, len(order) - len(names))
+        for answer in judged(dataset.protocol, query, order, shown, places):
             by_setting.setdefault(answer.setting, []).append(answer)
     return [
-        Result({**record, "setting": s or None, **_figures(dataset, names, answers)}, tuple(answers))
+        Result({**record, "setting": s or None, **_figures(dataset, names, answers, past)}, tuple(answers))
         for s, answers in by_setting.items()
     ]
 
 
-def _figures(dataset: Dataset, names: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
-    """The numbers of one result: counts, mAP with its interval, precision and recall at k."""
+def _figures(dataset: Dataset, names: Sequence[str], answers: Sequence[Answer], past: int = 0) -> dict[str, Any]:
+    """The numbers of one result: counts (`past`: that streamed past), mAP with its interval, precision and recall at k."""
     aps = [answer.ap for answer in answers]
     counted = [answer for answer in answers if answer.ap is not None]
     low, high = interval(aps) or (None, None)
@@ -143,8 +157,8 @@ def _figures(dataset: Dataset, names: Sequence[str], answers: Sequence[Answer]) 
     at_k |= {f"recall_at_{k}": mean([recall_at(a.ranks, a.total, k) for a in counted]) for k in KAPPAS}
     counts = {
         "queries": len(counted),
-        "images": len(names),
-        "distractors": dataset.distractors,
+        "images": len(names) + past,
+        "distractors": dataset.distractors + past,
         "missing": len(dataset.missing),
         "failed": len(dataset.images) - len(names),
     }

@@ -10,9 +10,10 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def granted_cores(cgroup: Path = CGROUP) -> int:
-    """The cores this process may run on, within the time quota of its container; at least one."""
+    """The cores this process may run on, within the time quota of its container and OMP_NUM_THREADS; at least one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(allowed, _quota(cgroup))))
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, math.ceil(min(allowed, _quota(cgroup), int(told) if told.isdecimal() else math.inf)))
 
 
 def _quota(cgroup: Path) -> float:

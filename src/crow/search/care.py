@@ -184,7 +184,7 @@ def duplicates(index: Index, score: float = SAME, under: str | Path | None = Non
     with index.derived.reading() as state:
         ids = index.store.ids(under=absolute(under) if under is not None else None)
         names = [row.path for row in index.store.rows(ids.tolist()) if row is not None]
-        vectors = state.matrix.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
+        vectors = state.vectors(ids) if len(ids) else np.empty((0, 1), np.float32)
     group = list(range(len(names)))
     for start in range(0, len(names), BLOCK):
         alike = vectors[start : start + BLOCK] @ vectors[start:].T >= score

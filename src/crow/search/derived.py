@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from crow.framework.reduce import Whitening
 from crow.search import approximate
 from crow.search.approximate import Approximate
 from crow.search.chance import Background
-from crow.search.matrix import Matrix
-from crow.search.nearest import Searcher
-from crow.search.store import Store, StoreError, Vectors
+from crow.search.matrix import Matrix, SearchError
+from crow.search.nearest import Found, Searcher
+from crow.search.query import Filter
+from crow.search.store import Changes, Ids, Store, StoreError, Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +32,49 @@ class State:
     generation: int
     whitening: Whitening | None
     searcher: Searcher
+    derived: Derived
 
     @property
     def matrix(self) -> Matrix:
         """What the searcher looks at."""
         return self.searcher.matrix
 
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """(n,) -> (n, d): the rows of these ids."""
+        return self.matrix.vectors(ids)
+
+    def background(self) -> Background:
+        """What unrelated pictures score here."""
+        return self.derived.background(self)
+
+    def finder(self, wanted: Filter | None, approx: bool | None) -> Callable[[Vectors, int], Found]:
+        """The search under a filter: exact, or approximate if that was asked for or the collection is very large."""
+        store = self.derived.store
+        allowed = store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
+        approx = approx and allowed is None
+        if approx or (approx is None and len(self) >= approximate.FROM):
+            quick = self.derived.quick(self)
+            if quick is not None:
+                return partial(quick.search, allowed=allowed, approximate=True)
+            if approx:
+                raise SearchError(f"{store.address}: no approximate search was built (crow index --approx)")
+        return partial(self.searcher.search, allowed=allowed)
+
+
+class Kept(Store, Protocol):
+    """A store that remembers which ids came and went, so that files beside it can follow."""
+
+    def changes(self, since: int) -> Changes:
+        """Which ids came and went after generation `since`."""
+
 
 class Derived:
     """Follows a store: from memory, from what lies in its folder, or from its raw vectors, whichever is newest."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Kept) -> None:
         self.store = store
         self.folder = None if "://" in store.address else Path(store.address) / "matrix"
         self._state: State | None = None
@@ -82,7 +116,7 @@ class Derived:
             if lost := self._lost(*saved):
                 raise StoreError(f"{self.store.address}: {lost}; crow verify --repair goes on with what is left")
             newer = matrix.catch_up(self.store, partial(reduced, whitening), folder)
-        return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer))
+        return old if old and newer is old.matrix else State(newer.generation, whitening, Searcher(newer), self)
 
     def lost(self) -> str:
         """Whether commits that the saved matrix has seen are gone from the store, in words."""
@@ -173,6 +207,11 @@ class Derived:
             self.forget()
             self.save()
             self.build()
+
+    def refuse(self, kind: str) -> None:
+        """Refuse a kind of approximate index that is not known here."""
+        if kind not in approximate.KINDS:
+            raise SearchError(f"no approximate index named {kind!r}; there are: {', '.join(approximate.KINDS)}")
 
     def build(self) -> list[str]:
         """Build the approximate index where the collection is large enough or it was asked for, and it is due."""

@@ -10,24 +10,23 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from crow.framework.reduce import Whitening
+from crow.framework.reduce import Moments, Whitening
 from crow.recipe import RECIPES, Recipe, recipe_named
-from crow.search import approximate, policy
 from crow.search import expand as expansion
-from crow.search.derived import Derived, State, reduced
+from crow.search import policy
+from crow.search.derived import reduced
 from crow.search.maker import Maker
 from crow.search.matrix import SearchError
 from crow.search.nearest import Found, cosines
 from crow.search.pace import Pace
-from crow.search.policy import check_whitening, learned_from, whitening_policy
+from crow.search.policy import check_whitening, learned_from, moments_of, whitening_policy
 from crow.search.query import Box, Filter, Results, combined, hits_of, read_query
-from crow.search.store import Store, Vectors, store_at
+from crow.search.store import Store, StoreMoved, Vectors, store_at
 from crow.search.sync import sync
 from crow.search.telling import Telling
 from crow.search.watch import changes
@@ -47,7 +46,7 @@ class Index:
             raise SearchError(f"{store.address}: this store holds no index (no recipe)")
         self.store = store
         self.recipe = Recipe.from_dict(settings["recipe"])
-        self.derived = Derived(store)
+        self.derived = store.searching()
         self.maker = Maker(store, self.recipe, describer, options)
 
     @classmethod
@@ -130,8 +129,12 @@ class Index:
             report = sync(
                 self.store, wanted, self.maker.claimed, keep_missing, prune, self._following(telling, progress)
             )
-            notes = [*report.notes, *self._whiten_by_policy(report), *self.derived.save()]
+            notes = self.settle(report)
         return replace(report, notes=(*notes, *self.derived.build()))
+
+    def settle(self, report: Report, moments: Callable[[Store], Moments] = moments_of) -> list[str]:
+        """After pictures came: whiten where it is time for it, and bring what is searched up to date; what to tell."""
+        return [*report.notes, *self._whiten_by_policy(report, moments), *self.derived.save()]
 
     def watch(
         self, *folders: str | Path, stop: threading.Event | None = None, **options: Any
@@ -169,7 +172,12 @@ class Index:
         data = self.store.settings().get("whitening")
         return Whitening.from_bytes(data) if data else None
 
-    def rewhiten(self, dim: int | None = None, to: Whitening | str | Path | None = None) -> Whitening | None:
+    def rewhiten(
+        self,
+        dim: int | None = None,
+        to: Whitening | str | Path | None = None,
+        moments: Callable[[Store], Moments] = moments_of,
+    ) -> Whitening | None:
         """Whiten anew from the raw vectors, without extraction: learned from itself, another one, or "none".
 
         Without `to` it stays what it was: a whitening from elsewhere is cut to `dim`, else one is learned here.
@@ -179,7 +187,7 @@ class Index:
             if to is None and self.store.settings().get("policy") == "file":
                 how, learned = "file", self.whitening
             if how in ("auto", "self"):
-                how, learned = "self", learned_from(self.store, self.recipe, dim)
+                how, learned = "self", learned_from(moments(self.store), self.store.address, self.recipe, dim)
             learned = learned.to_dim(dim) if learned and dim else learned
             check_whitening(learned, self.recipe)
             data, settings = learned.to_bytes() if learned else None, self.store.settings()
@@ -188,7 +196,7 @@ class Index:
             self.derived.save()
         return learned
 
-    def _whiten_by_policy(self, report: Report) -> list[str]:
+    def _whiten_by_policy(self, report: Report, moments: Callable[[Store], Moments]) -> list[str]:
         """After a sync: whiten where it is time for it, and say so aloud."""
         settings, count = self.store.settings(), len(self)
         if settings.get("whitening") or settings["policy"] not in ("auto", "self"):
@@ -196,7 +204,7 @@ class Index:
         if count < (policy.ENOUGH if settings["policy"] == "auto" else 2):
             hint = f"no whitening below {policy.ENOUGH:,} pictures; --whiten FILE uses one learned elsewhere"
             return [hint] if report.added else []
-        learned = self.rewhiten(to="self")
+        learned = self.rewhiten(to="self", moments=moments)
         assert learned is not None
         return [
             f"whitened with what {count:,} pictures of the index itself teach, {learned.dim} dimensions;"
@@ -205,8 +213,7 @@ class Index:
 
     def approximate(self, kind: str) -> None:
         """From the next sync on keep an approximate index of this kind, whatever the size of the collection."""
-        if kind not in approximate.KINDS:
-            raise SearchError(f"no approximate index named {kind!r}; there are: {', '.join(approximate.KINDS)}")
+        self.derived.refuse(kind)
         if self.store.settings().get("approximate") != kind:
             self.store.configure(approximate=kind)
 
@@ -241,34 +248,43 @@ class Index:
         if k < 1 or expand < 0:
             raise SearchError(f"k is at least 1 and expand at least 0, not {k} and {expand}")
         wanted = Filter.of(absolute(under) if under is not None else None, after, before)
-        raw = read_query(query, box, self._members, lambda: self.describer)
+        for last in (False, False, True):
+            try:
+                raw = read_query(query, box, self._members, lambda: self.describer)
+                return self._answer(raw, k, expand, kind, alpha, wanted, min_score, approx)
+            except StoreMoved:  # whitened anew in between
+                if last:
+                    raise
+        raise AssertionError
+
+    def _answer(
+        self,
+        raw: Vectors,
+        k: int,
+        expand: int,
+        kind: str,
+        alpha: float,
+        wanted: Filter | None,
+        min_score: float | None,
+        approx: bool | None,
+    ) -> Results:
+        """The results for the raw vectors (m, K) of a query."""
         with self.derived.reading() as state:
-            if not len(state.matrix):
+            if not len(state):
                 return Results()
             vector = asked = combined(reduced(state.whitening, raw))
-            allowed = self.store.ids(wanted.under, wanted.after, wanted.before) if wanted else None
-            find = self._finder(state, approx and allowed is None)
-            nearest = find(asked, max(k, expand, JUDGED), allowed)
+            find = state.finder(wanted, approx)
+            nearest = find(asked, max(k, expand, JUDGED))
             found, plain = Found(nearest.ids[:k], nearest.scores[:k]), nearest.scores[:k]
             if expand:  # an expanded query holds pictures that it found: only the plain one's scores tell chance
-                vector = expansion.expand(asked, state.matrix.vectors(nearest.ids[:expand]), kind, alpha)
-                found = find(vector, k, allowed)
-                plain = cosines(state.matrix.vectors(found.ids), asked)
+                vector = expansion.expand(asked, state.vectors(nearest.ids[:expand]), kind, alpha)
+                found = find(vector, k)
+                plain = cosines(state.vectors(found.ids), asked)
             rows = self.store.rows(found.ids.tolist())
-        background = self.derived.background(state)
+            background = state.background()
         line = background.line_among(nearest.scores)
         hits = hits_of(rows, np.minimum(found.scores, 1.0), background.chances(plain), ~(plain < line))
         return Results([hit for hit in hits if min_score is None or hit.score >= min_score], vector, line)
-
-    def _finder(self, state: State, approx: bool | None) -> Callable[..., Found]:
-        """The search of a state: exact, or approximate if that was asked for or the collection is very large."""
-        if approx or (approx is None and len(state.matrix) >= approximate.FROM):
-            quick = self.derived.quick(state)
-            if quick is not None:
-                return partial(quick.search, approximate=True)
-            if approx:
-                raise SearchError(f"{self.store.address}: no approximate search was built (crow index --approx)")
-        return state.searcher.search
 
     def vectors(self, paths: Sequence[str | Path]) -> Vectors:
         """(n, d) the vectors that searches compare, of members of the index."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ def take_in(work: Work, todo: list[str]) -> None:
     if not todo:
         return
     describer = work.describer()
-    read: dict[str, tuple[os.stat_result, bytes]] = {}
+    read: dict[str, tuple[int, int, bytes]] = {}
     rows: list[Row] = []
     failures: list[Failure] = []
 
@@ -40,7 +39,7 @@ def take_in(work: Work, todo: list[str]) -> None:
     try:
         for item in ticking(describer.stream(_sources(todo, read, failures))):
             if item is not None:
-                _take(item, *read.pop(item.key), rows, failures)
+                taken(item, *read.pop(item.key), rows, failures)
             if work.pace.step(0 if item is None else 1) or len(rows) >= BUFFER:
                 write()
     except StoreError:
@@ -52,7 +51,7 @@ def take_in(work: Work, todo: list[str]) -> None:
 
 
 def _sources(
-    todo: Iterable[str], read: dict[str, tuple[os.stat_result, bytes]], failures: list[Failure]
+    todo: Iterable[str], read: dict[str, tuple[int, int, bytes]], failures: list[Failure]
 ) -> Iterator[tuple[str, bytes]]:
     """Path and bytes of every file that can be read; the stamp is taken before the bytes, so no change is missed."""
     from crow.extract.formats import MAX_BYTES
@@ -70,11 +69,11 @@ def _sources(
         except OSError as error:
             failures.append(Failure(path, error.strerror or str(error)))
             continue
-        read[path] = info, hashlib.sha256(data).digest()
+        read[path] = info.st_size, info.st_mtime_ns, hashlib.sha256(data).digest()
         yield path, data
 
 
-def _take(item: Any, info: os.stat_result, digest: bytes, rows: list[Row], failures: list[Failure]) -> None:
+def taken(item: Any, size: int, mtime: int, digest: bytes, rows: list[Row], failures: list[Failure]) -> None:
     """A described picture as a row, or as a failure with its reason."""
     reason = item.reason
     if reason is None:
@@ -82,7 +81,6 @@ def _take(item: Any, info: os.stat_result, digest: bytes, rows: list[Row], failu
             check_vector(item.key, item.vector, None)
         except StoreError as error:
             reason = str(error)
-    size, mtime = info.st_size, info.st_mtime_ns
     if reason is None:
         rows.append(Row(item.key, item.vector, size, mtime, digest, item.width, item.height, item.taken))
     else:

@@ -25,15 +25,7 @@ class Maker:
     def describer(self) -> Describes:
         """The one that was given, or one made for the recipe now."""
         if self._describer is None:
-            from crow.extract.describer import Describer
-
-            settings, options = self.store.settings(), dict(self._options)
-            if settings.get("precision") == "fast":
-                options.setdefault("engine", settings.get("engine"))
-            if settings.get("regional"):
-                options.setdefault("regional", Whitening.from_bytes(settings["regional"]))
-            recipe = replace(self.recipe, regional="unfitted") if self.recipe.regional else self.recipe
-            self._describer = self.checked(Describer(recipe, **options))
+            self._describer = self.checked(made(self.recipe, self.options()))
         return self._describer
 
     def checked(self, describer: Describes) -> Describes:
@@ -53,10 +45,30 @@ class Maker:
 
     def claimed(self) -> Describes:
         """The describer, and from now on the index is bound to what it is."""
-        describer = self.describer
+        self.claim(self.describer)
+        return self.describer
+
+    def claim(self, describer: Any) -> None:
+        """Bind the index to what a describer is, here or on another machine; refused where it does not fit."""
         if "weights" not in self.store.settings():
             regional = getattr(describer, "regional", None)
             more = {"regional": regional.to_bytes()} if isinstance(regional, Whitening) else {}
             engine = str(getattr(getattr(describer, "engine", None), "name", ""))
             self.store.configure(weights=describer.weights, precision=describer.precision, engine=engine, **more)
-        return self.checked(describer)
+        self.checked(describer)
+
+    def options(self) -> dict[str, Any]:
+        """What a describer of this index is made with."""
+        settings, options = self.store.settings(), dict(self._options)
+        if settings.get("precision") == "fast":
+            options.setdefault("engine", settings.get("engine"))
+        if settings.get("regional"):
+            options.setdefault("regional", Whitening.from_bytes(settings["regional"]))
+        return options
+
+
+def made(recipe: Recipe, options: Mapping[str, Any]) -> Describes:
+    """A describer of a recipe, here or in a worker."""
+    from crow.extract.describer import Describer
+
+    return Describer(replace(recipe, regional="unfitted") if recipe.regional else recipe, **options)

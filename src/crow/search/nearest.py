@@ -100,7 +100,7 @@ class Searcher:
         while True:
             parts = self._scan(pieces, unit, wanted)
             ids, scores, bound = _rescored(parts, unit)
-            found = _best(ids, scores, k)
+            found = best(ids, scores, k)
             if bound == -np.inf or (len(found) == k and bound < found.scores[-1]):
                 return found
             wanted *= 8
@@ -114,7 +114,7 @@ class Searcher:
             which, at = segment.find(allowed[first:last])
             ids.append(allowed[first:last][which])
             rows.append(segment.rows[at])
-        return _best(np.concatenate(ids), cosines(np.concatenate(rows), unit), k)
+        return best(np.concatenate(ids), cosines(np.concatenate(rows), unit), k)
 
     @cached_property
     def background(self) -> Background:
@@ -203,7 +203,8 @@ def cosines(rows: NDArray[Any], query: Vectors) -> NDArray[np.float64]:
     return (rows.astype(np.float64) * query).sum(axis=1)
 
 
-def _best(ids: Ids, scores: NDArray[np.float64], k: int) -> Found:
+def best(ids: Ids, scores: NDArray[np.float64], k: int) -> Found:
+    """(n,), (n,) -> the k highest scores, equal ones by rising id."""
     order = np.lexsort((ids, -scores))[:k]
     return Found(ids[order], scores[order])
 

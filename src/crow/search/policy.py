@@ -36,14 +36,19 @@ def check_whitening(whitening: Whitening | None, recipe: Recipe) -> None:
         warnings.warn(f"the whitening was learned at another picture size ({'; '.join(differences)})", stacklevel=3)
 
 
-def learned_from(store: Store, recipe: Recipe, dim: int | None) -> Whitening:
-    """A whitening learned from everything in a store; without `dim` it keeps SELF_DIM, or what so many pictures teach."""
+def moments_of(store: Store) -> Moments:
+    """Count, mean and scatter of all raw vectors of a store."""
     moments = Moments()
     with store.snapshot():
         for _, vectors in store.chunks():
             moments = moments.add(vectors)
+    return moments
+
+
+def learned_from(moments: Moments, address: str, recipe: Recipe, dim: int | None) -> Whitening:
+    """A whitening learned from the moments of everything in a store; without `dim` it keeps SELF_DIM, or what so many pictures teach."""
     if moments.count < 2:
-        raise SearchError(f"{store.address}: a whitening is learned from at least 2 pictures")
+        raise SearchError(f"{address}: a whitening is learned from at least 2 pictures")
     source = f"the {moments.count} pictures of the index itself"
     learned = Whitening.from_moments(moments, dim, recipe, source=source)
     return learned if dim else learned.to_dim(min(SELF_DIM, max(1, moments.count // PER_DIM), learned.dim))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -33,15 +33,21 @@ from crow.search.record import (
 )
 from crow.search.store import Changes, Failure, Ids, Row, Stamp, StoreError, Vectors, check_vector
 
+if TYPE_CHECKING:
+    from crow.search.derived import Derived
+
+PART = 1 << 16  # ids in one of `parts`
 DAMAGED_SETTINGS = "the settings (recipe, whitening, ...) are not what was written (checksum)"
 
 
 class SqliteStore(Database):
     """The store on one machine."""
 
+    shared = False
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.address = str(folder)
+        self.address = self.reach = str(folder)
         self._known: tuple[int, dict[str, Any]] = (-1, {})  # the settings of a generation
 
     @classmethod
@@ -80,6 +86,17 @@ class SqliteStore(Database):
             store.close()
             raise
         return store
+
+    @classmethod
+    def exists(cls, address: str | Path) -> bool:
+        """Whether something stands there."""
+        return Path(address).exists()
+
+    def searching(self) -> Derived:
+        """What answers searches over this store: a matrix beside it."""
+        from crow.search.derived import Derived
+
+        return Derived(self)
 
     # settings
 
@@ -236,12 +253,19 @@ class SqliteStore(Database):
             raise StoreError(f"{self.folder}: no picture has the id {wanted[missing.argmax()]}")
         return data[np.searchsorted(known, wanted)]
 
-    def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
-        """All ids and raw vectors by rising id, some rows at a time."""
-        dim, last = self.settings().get("dim") or 0, 0
-        while found := self._vectors(f"SELECT {RECORD} WHERE id > ? ORDER BY id LIMIT ?", (last, rows)):
+    def chunks(self, rows: int = 8192, part: tuple[int, int] | None = None) -> Iterator[tuple[Ids, Vectors]]:
+        """All ids and raw vectors by rising id, some rows at a time; or those with first <= id < last."""
+        first, end = part or (0, 1 << 62)
+        dim, last = self.settings().get("dim") or 0, first - 1
+        sql = f"SELECT {RECORD} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+        while found := self._vectors(sql, (last, end, rows)):
             last = found[-1][0]
             yield ids_of(found), matrix_of(found, dim)
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of ids that together hold everything."""
+        (last,) = self._run("SELECT next_id FROM state")[0]
+        return [(first, first + PART) for first in range(1, last, PART)]
 
     def _vectors(self, sql: str, values: Sequence[Any]) -> list[tuple[int, bytes]]:
         """(id, vector) of the records that a query finds, each whole."""
@@ -252,9 +276,13 @@ class SqliteStore(Database):
         rows = self._run("SELECT path, id, size, mtime, sha256 FROM images")
         return {os.fsdecode(path): Stamp(*rest) for path, *rest in rows}
 
-    def failures(self) -> dict[str, Failure]:
-        """Every file that gave no vector."""
-        rows = self._run("SELECT path, reason, size, mtime FROM failures ORDER BY path")
+    def failures(self, paths: Iterable[str] | None = None) -> dict[str, Failure]:
+        """Every file that gave no vector; or those of these paths."""
+        sql, rows = "SELECT path, reason, size, mtime FROM failures", []
+        if paths is None:
+            rows = self._run(f"{sql} ORDER BY path")
+        for batch in batches([os.fsencode(path) for path in paths or ()]):
+            rows += self._run(f"{sql} WHERE path IN ({', '.join('?' * len(batch))})", batch)
         return {os.fsdecode(path): Failure(os.fsdecode(path), *rest) for path, *rest in rows}
 
     def changes(self, since: int) -> Changes:

@@ -1,8 +1,7 @@
 """Store: what is kept of every picture, and kept safe. The protocol, the plain records, and the known stores.
 
 An id names one vector for ever: a picture that changed gets a new id, a picture that only moved keeps its own.
-So whatever is derived from a store (the matrix, an approximate index) only ever adds and removes rows, and
-`changes(since)` tells it which.
+So whatever is derived from a store (the matrix, an approximate index) only ever adds and removes rows.
 """
 
 from __future__ import annotations
@@ -12,10 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from crow.search.searching import Searching
 
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -27,6 +29,10 @@ class StoreError(ValueError):
 
 class StoreBusy(StoreError):
     """Another process is writing; the message names it."""
+
+
+class StoreMoved(StoreError):
+    """What was being read has been replaced since; asking again finds what took its place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +83,8 @@ class Store(Protocol):
     """Where vectors live. Each writing method is one durable commit, or part of the `transaction` around it."""
 
     address: str
+    reach: str  # the address with what other processes need to open it; never printed
+    shared: bool  # whether other machines reach it
 
     @classmethod
     def create(cls, address: str | Path, **settings: Any) -> Self:
@@ -129,17 +137,20 @@ class Store(Protocol):
     def vectors(self, ids: Ids | None = None) -> Vectors:
         """(n, K) raw vectors of these ids in their order, or of all by rising id."""
 
-    def chunks(self, rows: int = 8192) -> Iterator[tuple[Ids, Vectors]]:
-        """All ids and raw vectors by rising id, some rows at a time."""
+    def chunks(self, rows: int = 8192, part: tuple[int, int] | None = None) -> Iterator[tuple[Ids, Vectors]]:
+        """All ids and raw vectors by rising id, some rows at a time; or those with first <= id < last."""
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Ranges of ids that together hold everything, for `chunks` in several processes."""
 
     def stamps(self) -> dict[str, Stamp]:
         """What every picture's file was when it was read."""
 
-    def failures(self) -> dict[str, Failure]:
-        """Every file that gave no vector."""
+    def failures(self, paths: Iterable[str] | None = None) -> dict[str, Failure]:
+        """Every file that gave no vector; or those of these paths."""
 
-    def changes(self, since: int) -> Changes:
-        """Which ids came and went after generation `since`."""
+    def searching(self) -> Searching:
+        """What answers searches over this store, made anew at each call."""
 
     def check(self) -> Iterator[tuple[str, str]]:
         """(path, problem) for every row that is not what was written; path "" for the store itself."""
@@ -153,12 +164,17 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of everything."""
 
+    @classmethod
+    def exists(cls, address: str | Path) -> bool:
+        """Whether a store is there."""
+
     def __len__(self) -> int:
         """How many pictures."""
 
 
 STORES: dict[str, str] = {  # scheme of the address -> room:class; an address without a scheme is a folder
     "sqlite": "crow.search.sqlite:SqliteStore",
+    "milvus": "crow.search.milvus:MilvusStore",
 }
 
 
