@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from servers import Milvus
 from tiny import Tiny, paint
 from unsteady import Counting, Fatal, Slow, Watched
@@ -60,25 +61,54 @@ def test_three_nodes_make_what_one_machine_makes(
 ) -> None:
     folder = pictures(COUNT)
     (folder / "broken.png").write_bytes(b"no picture")
-    with Index.create(tmp_path / "one.crow", describer=Tiny()) as one:
+    same_as_on_one_machine(cluster, address, folder, tmp_path / "one.crow", COUNT, Tiny, 100)
+
+
+def test_three_nodes_see_photographs_through_the_network_as_one_machine_does(
+    cluster: Any, address: str, photos: Path, vgg16: Path, tmp_path: Path
+) -> None:
+    folder, count = tmp_path / "p", 5000 if LONG else 48
+    cut(photos, folder, count)
+    (folder / "broken.png").write_bytes(b"no picture")
+    same_as_on_one_machine(cluster, address, folder, tmp_path / "one.crow", count, None, max(4, count // 100))
+
+
+def cut(photos: Path, folder: Path, count: int) -> None:
+    """Pieces of real photographs, small, of many sizes."""
+    chance, files = np.random.default_rng(SEED), sorted(photos.rglob("*.jpg"))
+    for file, numbers in zip(files, np.array_split(np.arange(count), len(files)), strict=True):
+        with Image.open(file) as image:
+            for number in numbers:
+                left, top = (int(chance.integers(0, side - 300)) for side in image.size)
+                size = (int(chance.integers(64, 97)), int(chance.integers(64, 97)))
+                place = folder / f"{number // 100}" / f"{number}.jpg"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                image.crop((left, top, left + 300, top + 300)).resize(size).save(place, quality=90)
+
+
+def same_as_on_one_machine(
+    cluster: Any, address: str, folder: Path, place: Path, count: int, make: Any, batch: int
+) -> None:
+    """Describe a folder here and on the cluster, twice there, and compare."""
+    with Index.create(place, **({"describer": make()} if make else {})) as one:
         one.sync(folder)
         expected = rows_of(one)
         with Index.create(address, "crow") as index:
             began = time.monotonic()
-            report = scale.extract(index, [str(folder)], cluster.address, make=Tiny, batch=100)
+            report = scale.extract(index, [str(folder)], cluster.address, make=make, batch=batch)
             took = time.monotonic() - began
-            assert counts(report) == (COUNT, 0, 0, 1, 0) and report.failures[0].path == str(folder / "broken.png")
+            assert counts(report) == (count, 0, 0, 1, 0) and report.failures[0].path == str(folder / "broken.png")
             found = rows_of(index)
             assert found.keys() == expected.keys()
             cosine = min(float(found[path] @ expected[path]) for path in expected)
             assert cosine >= 0.99999
-            again = scale.extract(index, [str(folder)], cluster.address, make=Tiny, batch=100)
-            assert (again.unchanged, again.skipped, again.added, again.failed) == (COUNT, 1, 0, 0)
+            again = scale.extract(index, [str(folder)], cluster.address, make=make, batch=batch)
+            assert (again.unchanged, again.skipped, again.added, again.failed) == (count, 1, 0, 0)
             assert verify(index) == []
             nodes = int(next(note for note in report.notes if " node" in note).split(" on ")[1].split()[0])
             assert nodes >= 2
     print(
-        f"\n{COUNT} pictures in {took:.1f} s on {nodes} nodes; least cosine to one machine {cosine:.7f}; {report.notes}"
+        f"\n{count} pictures in {took:.1f} s on {nodes} nodes; least cosine to one machine {cosine:.7f}; {report.notes}"
     )
 
 
