@@ -37,6 +37,8 @@ NET = {"urllib", "http", "socket", "requests", "httpx", "ftplib", "aiohttp"}
 MAY_NET = {
     "extract/download.py": "the one that downloads; hosts and hashes are checked there",
     "search/disk.py": "asks for the name of this machine",
+    "search/cluster.py": "asks whether anybody answers at the address of a cluster",
+    "search/milvus_server.py": "reads the address of a server, and asks whether anybody answers there",
 } | {
     f"app/serve/{name}.py": "the server itself"
     for name in ("run", "guard", "server", "api", "site", "problems", "uploads")
