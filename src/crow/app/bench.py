@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from math import prod
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+
+SETTLE = 0.1  # seconds after which the threads of the rival before no longer spin, waiting for more work
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def timed(rivals: dict[str, Callable[[Any], Any]], inputs: Any, block: int = 20)
     times: dict[str, list[float]] = {name: [] for name in rivals}
     for begin in range(0, len(inputs), block):
         for name, answer in rivals.items():
+            sleep(SETTLE)
             answer(inputs[begin])  # wakes its threads and loads its code
             times[name] += [milliseconds(answer, one) for one in inputs[begin : begin + block]]
     return times

@@ -1,6 +1,6 @@
 """Nearest: the rows of a matrix that are most like a query, exactly; and query expansion.
 
-FAISS scans the float16 rows where they lie, memory-mapped, a piece of the matrix per thread. What it brings back is
+FAISS scans the float16 rows where they lie, memory-mapped, a piece of the matrix per thread (`scan`). What it brings back is
 scored again in float64, and the scan is repeated with more candidates until no row outside them could belong to the
 answer. So the answer is that of a full sort of the stored rows, ties broken by id, with or without a filter.
 """
@@ -8,7 +8,7 @@ answer. So the answer is that of a full sort of the stored rows, ties broken by 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,13 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from crow.search.chance import Background
 from crow.search.matrix import Matrix, SearchError, Segment
+from crow.search.scan import Candidates, Piece, Rounded, scan, scan_rounded
 from crow.search.store import Ids, Vectors
-
-Candidates = tuple[NDArray[np.float16], Ids, float]  # rows, ids, and the score that no other row exceeds
 
 FEWEST = 1 << 12  # rows that are scored at once without FAISS
 SPARE = 22  # candidates beyond k from every piece: enough that one scan nearly always settles the answer
 SMALL = 1 << 14  # rows that one thread scans faster than a second one can be woken
+QUICK = 1 << 26  # numbers of a matrix of which a second copy, in eight bits, is worth its memory
+NEAR = 118  # candidates beyond k in that copy
+TRUST = 8  # answers that it may owe before it is done without: some collections lie closer together than it can tell
 FEW = 1 / 32  # of a segment: fewer rows than that are copied out, more are picked by a bitmap during the scan
 
 
@@ -38,20 +40,6 @@ class Found:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Rows that one thread scans; `picked` says which of them count (None: all)."""
-
-    rows: NDArray[np.float16]  # (n, d)
-    ids: Ids  # (n,)
-    picked: NDArray[np.bool_] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many rows count."""
-        return len(self.ids) if self.picked is None else int(self.picked.sum())
 
 
 class Proposals(Protocol):
@@ -74,6 +62,8 @@ class Searcher:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self.threads, "crow-search")
         self._pieces = [p for s in matrix.segments for p in self._cut(s, None if not s.dead.any() else ~s.dead)]
+        self._quick: Future[list[Rounded]] | None = None
+        self._trust = TRUST if SMALL * matrix.dim < sum(p.rows.size for p in self._pieces) <= QUICK else 0
 
     def search(self, query: ArrayLike, k: int = 10, allowed: Ids | None = None, approximate: bool = False) -> Found:
         """(d,) -> the k nearest of all rows, or of those whose ids are allowed.
@@ -89,7 +79,7 @@ class Searcher:
             proposed = self.proposals.candidates(unit, k)
             allowed = np.concatenate([proposed, self._later]) if len(proposed) >= k else None
         if allowed is None:
-            return self._exact(self._pieces, unit, k)
+            return self._quickly(unit, k) or self._exact(self._pieces, unit, k)
         allowed = rising(np.asarray(allowed, np.int64))
         if len(allowed) <= FEWEST:
             return self._few(allowed, unit, k)
@@ -97,13 +87,21 @@ class Searcher:
 
     def _exact(self, pieces: list[Piece], unit: Vectors, k: int) -> Found:
         wanted = k + SPARE
-        while True:
-            parts = self._scan(pieces, unit, wanted)
-            ids, scores, bound = _rescored(parts, unit)
-            found = best(ids, scores, k)
-            if bound == -np.inf or (len(found) == k and bound < found.scores[-1]):
-                return found
+        while (found := settled(self._scan(pieces, unit, wanted), unit, k)) is None:
             wanted *= 8
+        return found
+
+    def _quickly(self, unit: Vectors, k: int) -> Found | None:
+        """The answer, if rows in eight bits can give it; they are made beside the first search of many."""
+        if self._trust <= 0 or k > NEAR:
+            return None
+        if self._quick is None:
+            self._quick = self._pool.submit(lambda: [Rounded.of(piece) for piece in self._pieces])
+        if not self._quick.done():
+            return None
+        found = settled([scan_rounded(each, unit, k + NEAR) for each in self._quick.result()], unit, k)
+        self._trust = min(self._trust + 1, 2 * TRUST) if found else self._trust - TRUST // 2
+        return found
 
     def _few(self, allowed: Ids, unit: Vectors, k: int) -> Found:
         ids, rows = [allowed[:0]], [np.empty((0, self.matrix.dim), np.float16)]
@@ -174,30 +172,6 @@ def unit_query(query: ArrayLike, dim: int) -> Vectors:
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
-def scan(piece: Piece, query: Vectors, k: int) -> Candidates:
-    """The k rows of a piece that score highest."""
-    import faiss
-
-    n, d = piece.rows.shape
-    k = min(k, n)
-    rows = np.ascontiguousarray(piece.rows).view(np.uint8).reshape(-1)
-    bits = None if piece.picked is None else np.packbits(piece.picked, bitorder="little")
-    selector = None if bits is None else faiss.IDSelectorBitmap(bits)
-    quantizer = faiss.ScalarQuantizer(d, faiss.ScalarQuantizer.QT_fp16)
-    scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, selector, False)
-    try:
-        scores, at = np.full(k, -np.inf, np.float32), np.full(k, -1, np.int64)
-        scanner.set_query(faiss.swig_ptr(query))
-        scanner.set_list(0, 0.0)
-        scanner.scan_codes(n, faiss.swig_ptr(rows), None, faiss.swig_ptr(scores), faiss.swig_ptr(at), k)
-    finally:
-        scanner.__swig_destroy__(scanner)  # FAISS leaves this to its caller, and SWIG does not do it by itself
-    found = at[at >= 0]
-    full = len(found) == k and k < piece.count
-    error = d * 2.0**-23  # twice the rounding of a float32 sum of d products of unit vectors
-    return piece.rows[found], piece.ids[found], float(scores.min()) + error if full else -np.inf
-
-
 def cosines(rows: NDArray[Any], query: Vectors) -> NDArray[np.float64]:
     """(n, d), (d,) -> (n,) in float64, each row summed in the same order wherever it lies, so that equal rows tie."""
     return (rows.astype(np.float64) * query).sum(axis=1)
@@ -209,9 +183,10 @@ def best(ids: Ids, scores: NDArray[np.float64], k: int) -> Found:
     return Found(ids[order], scores[order])
 
 
-def _rescored(parts: list[Candidates], query: Vectors) -> tuple[Ids, NDArray[np.float64], float]:
-    """Candidates of all pieces with exact scores, and the score that no row outside them exceeds."""
+def settled(parts: list[Candidates], query: Vectors, k: int) -> Found | None:
+    """The k best of the candidates of all pieces; None where a row outside them could belong to the answer."""
     if not parts:
-        return np.empty(0, np.int64), np.empty(0), -np.inf
+        return Found(np.empty(0, np.int64), np.empty(0))
     rows, ids, bounds = zip(*parts, strict=True)
-    return np.concatenate(ids), cosines(np.concatenate(rows), query), max(bounds)
+    found = best(np.concatenate(ids), cosines(np.concatenate(rows), query), k)
+    return found if max(bounds) == -np.inf or (len(found) == k and max(bounds) < found.scores[-1]) else None
