@@ -244,6 +244,40 @@ def test_a_damaged_row_becomes_no_answer(store: SqliteStore) -> None:
     assert list(store.get(["b"])) == ["b"] and list(dict(store.check())) == ["a"]
 
 
+@pytest.mark.parametrize("what", ["date", "path"])
+def test_a_filter_hides_nothing_that_damage_touched(store: SqliteStore, what: str) -> None:
+    """In the pictures themselves and in the list that finds them; bytes that nothing uses any more may change."""
+    with store.writer():
+        ids = store.upsert(row(f"/a/{i}.jpg", taken=f"2019-01-01T00:00:{i:02}") for i in range(10)).tolist()
+    store.close()
+    file, told = store.folder / "index.sqlite", 0
+    mark, turned = {"date": (b"2019-01-01T00:00:07", 2), "path": (b"/a/7.jpg", 1)}[what]
+    whole = file.read_bytes()
+    for start in (i for i in range(len(whole)) if whole.startswith(mark, i)):
+        place = start + turned
+        file.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+        with SqliteStore.open(store.folder) as damaged:
+            try:
+                found = damaged.ids(under="/a") if what == "path" else damaged.ids(after="2019", before="2020")
+                assert found.tolist() == ids
+            except StoreError as error:
+                assert "the index is damaged" in str(error)
+                told += 1
+    assert told == 2
+
+
+def test_a_damaged_state_is_named(store: SqliteStore) -> None:
+    with sqlite3.connect(store.folder / "index.sqlite") as db:
+        db.execute("PRAGMA writable_schema = 1")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'state'")
+    db.close()
+    with sqlite3.connect(store.folder / "index.sqlite") as db:
+        db.execute("UPDATE state SET generation = NULL")
+    db.close()
+    with SqliteStore.open(store.folder) as damaged, pytest.raises(StoreError, match="generation cannot be read"):
+        _ = damaged.generation
+
+
 def test_damaged_settings_are_refused(store: SqliteStore) -> None:
     store.configure(policy="none")
     store._run("UPDATE settings SET value = '\"self\"' WHERE name = 'policy'")

@@ -61,7 +61,18 @@ class Database:
     @property
     def generation(self) -> int:
         """Grows with every commit."""
-        return int(self._run("SELECT generation FROM state")[0][0])
+        return self._state()[0]
+
+    def _state(self) -> tuple[int, int]:
+        """The generation, and the id that the next picture gets."""
+        found = self._run("SELECT generation, next_id FROM state")
+        if len(found) != 1 or not all(isinstance(number, int) for number in found[0]):
+            raise self._damage("its generation cannot be read")
+        generation, next_id = found[0]
+        return generation, next_id
+
+    def _damage(self, what: object) -> StoreError:
+        return StoreError(f"{self.folder}: the index is damaged ({what}); crow backup --salvage saves what can be read")
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -105,9 +116,7 @@ class Database:
             if "FULL" in code:
                 raise StoreError(f"{self.folder}: the disk is full; what was committed before is kept") from error
             if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-                raise StoreError(
-                    f"{self.folder}: the index is damaged ({error}); crow backup --salvage saves what can be read"
-                ) from error
+                raise self._damage(error) from error
             raise StoreError(f"{self.folder}: {error}") from error
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:

@@ -139,7 +139,7 @@ class SqliteStore(Database):
         if not rows:
             return np.empty(0, np.int64)
         with self.transaction():
-            generation, first = self._run("SELECT generation + 1, next_id FROM state")[0]
+            generation, first = self._state()
             dim = self.settings().get("dim")
             if dim is None:
                 dim = len(check_vector(rows[0].path, rows[0].vector, None))
@@ -147,7 +147,7 @@ class SqliteStore(Database):
             checked = [replace(r, vector=check_vector(r.path, r.vector, dim), id=first + i) for i, r in enumerate(rows)]
             self.remove(row.path for row in rows)
             places = ", ".join("?" * 10)
-            self._many(f"INSERT INTO images VALUES ({places})", (record_of(row, generation) for row in checked))
+            self._many(f"INSERT INTO images VALUES ({places})", (record_of(row, generation + 1) for row in checked))
             self._many("INSERT INTO vectors VALUES (?, ?)", ((row.id, bytes_of(row)) for row in checked))
             self._run("UPDATE state SET next_id = ?", (first + len(checked),))
         return np.arange(first, first + len(checked), dtype=np.int64)
@@ -223,15 +223,26 @@ class SqliteStore(Database):
         return record
 
     def ids(self, under: str | None = None, after: str | None = None, before: str | None = None) -> Ids:
-        """Rising ids: all, or those in a folder, or taken in after <= date < before."""
+        """Rising ids: all, or those in a folder, or taken in after <= date < before.
+
+        Damage in one place would hide a picture without a word, so the pictures themselves and the database's list of
+        paths or dates are asked, and must agree.
+        """
         tests: list[tuple[str, Any]] = []
         if under is not None:
             folder = os.fsencode(under).rstrip(b"/") + b"/"
             tests += [("path >= ?", folder), ("path < ?", folder[:-1] + b"0")]  # "0" follows "/"
         tests += [("taken >= ?", after)] if after is not None else []
         tests += [("taken < ?", before)] if before is not None else []
-        where = " AND ".join(test for test, _ in tests) or "1"
-        return ids_of(self._run(f"SELECT id FROM images WHERE {where} ORDER BY id", [value for _, value in tests]))
+        if not tests:
+            return ids_of(self._run("SELECT id FROM images ORDER BY id"))
+        where, values = " AND ".join(test for test, _ in tests), [value for _, value in tests]
+        with self.snapshot():
+            found = self._run(f"SELECT id FROM images WHERE {where} ORDER BY id", values)
+            again = self._run(f"SELECT id FROM images NOT INDEXED WHERE {where} ORDER BY id", values)
+        if found != again:
+            raise self._damage("a list of paths or dates does not agree with the pictures")
+        return ids_of(found)
 
     def vectors(self, ids: Ids | None = None) -> Vectors:
         """(n, K) raw vectors of these ids in their order, or of all by rising id."""
@@ -264,8 +275,7 @@ class SqliteStore(Database):
 
     def parts(self) -> list[tuple[int, int]]:
         """Ranges of ids that together hold everything."""
-        (last,) = self._run("SELECT next_id FROM state")[0]
-        return [(first, first + PART) for first in range(1, last, PART)]
+        return [(first, first + PART) for first in range(1, self._state()[1], PART)]
 
     def _vectors(self, sql: str, values: Sequence[Any]) -> list[tuple[int, bytes]]:
         """(id, vector) of the records that a query finds, each whole."""
@@ -320,7 +330,10 @@ class SqliteStore(Database):
         """A new store with every row of this damaged one that can still be read whole."""
         settings = self.settings()
         new = type(self).create(target, **{name: value for name, value in settings.items() if name != "uuid"})
-        (last,) = self._run("SELECT next_id FROM state")[0]
+        try:
+            last = self._state()[1]
+        except StoreError:  # then as far as the vectors go
+            last = (self._run("SELECT max(id) FROM vectors")[0][0] or 0) + 1
         sql = f"SELECT {RECORD} WHERE id >= ? AND id < ?"
         for start in range(0, last, BATCH):
             rows: list[Any] = []
