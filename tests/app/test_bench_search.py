@@ -66,7 +66,7 @@ class Colours:
             yield Described(key, self.one(source), 8, 8)
 
 
-def test_matches_counts_right_and_wrong_results(tmp_path: Path) -> None:
+def test_matches_counts_right_and_wrong_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
 
     def paint(path: Path, pixels: np.ndarray) -> None:
@@ -80,7 +80,8 @@ def test_matches_counts_right_and_wrong_results(tmp_path: Path) -> None:
         base = rng.integers(0, 256, (4, 4, 3))
         for i in range(4):
             paint(tmp_path / "photos" / scene / f"{i}.png", base + rng.normal(0, 10, base.shape))
-    right, wrong, lured, alone = matches(tmp_path / "photos", tmp_path / "others", 60, Colours())
+    monkeypatch.chdir(tmp_path / "photos")
+    right, wrong, lured, alone = matches(Path("../photos"), tmp_path / "others", 60, Colours())
     assert (right.value, right.holds) == (1.0, True) and "88 photographs" in right.name
     assert wrong.value < 0.2 and lured.value < 0.1 and alone.value < 0.15
     assert "60 other photographs" in lured.name and "80 distractors" in alone.name

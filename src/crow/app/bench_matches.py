@@ -10,7 +10,7 @@ import numpy as np
 
 from crow.app.bench import Measure
 from crow.extract.walk import walk
-from crow.search.index import Index
+from crow.search.index import Index, absolute
 from crow.search.work import Describes
 
 DISTRACTORS = "_distractors"
@@ -23,15 +23,15 @@ def matches(
 
     Queries without a match are the distractors, themselves left out, and up to `count` photographs of other things.
     """
-    files = [str(file) for file in walk([pictures.absolute()])]
-    strangers = [str(file) for file in walk([others.absolute()])] if others else []
+    files = [str(file) for file in walk([absolute(pictures)])]
+    strangers = [str(file) for file in walk([absolute(others)])] if others else []
     strangers = strangers[:: max(1, len(strangers) // count)][:count]
     scenes = {file: Path(file).parent.name for file in files}
     with (
         tempfile.TemporaryDirectory(prefix="crow-bench-") as place,
         Index.create(Path(place) / "bench.crow", whitening="none", describer=describer) as index,
     ):
-        index.sync(pictures.absolute())
+        index.sync(pictures)
         above = {file: _above(index, file, len(files)) for file in files if file in index}
         lured = [bool(_above(index, file, len(files))) for file in strangers]
     alone = [bool(above[file]) for file in above if scenes[file] == DISTRACTORS]
