@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from crow.app.bench import Measure, milliseconds, timed
+from crow.app.bench import Measure, milliseconds, spread, timed
 from crow.extract.cores import granted_cores
 from crow.extract.decoders import decoder_for
 from crow.extract.describer import Describer
@@ -27,6 +28,7 @@ from crow.framework.reduce import Whitening
 from crow.recipe import RECIPES, Recipe, Size, View
 
 BUSY = 90  # per cent of the time that a processor's network is to be at work
+ROUNDS = 3
 ALL = View(size=Size("original"))
 Stage = Callable[[Any], Any]
 
@@ -43,23 +45,24 @@ def pipeline(
     describer = Describer(recipe, engine, device)
     list(describer.stream((path, path) for path in files))  # wakes the engine and what decodes
     rates = _stages(describer, files)
-    for name, rate in rates.items():
-        yield Measure(f"{name}, alone", rate, "pictures/s")
-    slowest = min(rates, key=lambda name: rates[name])
-    yield Measure(f"the stage that limits: {slowest}; its rate", rates[slowest], "pictures/s")
+    for name, found in rates.items():
+        yield Measure(f"{name}, alone", median(found), "pictures/s", spread(found))
+    slowest = min(rates, key=lambda name: median(rates[name]))
+    yield Measure(f"the stage that limits: {slowest}; its rate", median(rates[slowest]), "pictures/s")
     yield from _whole(describer, files)
 
 
-def _stages(describer: Describer, files: list[Path]) -> dict[str, float]:
-    """Pictures a second of every stage, on all files, as the pipeline runs it."""
-    view, engine, rates = describer.recipe.view, describer.engine, dict[str, float]()
+def _stages(describer: Describer, files: list[Path]) -> dict[str, list[float]]:
+    """Pictures a second of every stage, on all files, as the pipeline runs it, in every round."""
+    view, engine, rates = describer.recipe.view, describer.engine, defaultdict[str, list[float]](list)
     decoder = decoder_for(engine)
     with ThreadPoolExecutor(decoder.threads) as pool:
 
         def at(name: str, step: Stage, given: list[Any]) -> list[Any]:
-            start = perf_counter()
-            found = list(step(given))
-            rates[name] = len(files) / (perf_counter() - start)
+            for _ in range(ROUNDS):
+                start = perf_counter()
+                found = list(step(given))
+                rates[name].append(len(files) / (perf_counter() - start))
             return found
 
         def decoded(view: View) -> Stage:
@@ -122,13 +125,17 @@ def _whole(describer: Describer, files: list[Path]) -> Iterator[Measure]:
     """All files through `Describer.stream`: pictures a second, and how long the network was at work."""
     watched: Any = Watched(describer.engine)
     describer.engine = watched
-    start = perf_counter()
-    done = sum(described.vector is not None for described in describer.stream((path, path) for path in files))
-    seconds = perf_counter() - start
-    yield Measure(f"{done} photographs from disk to vectors", done / seconds, "pictures/s")
-    share = 100 * watched.seconds / seconds
+    rates, shares = [], []
+    for _ in range(ROUNDS):
+        watched.seconds, start = 0.0, perf_counter()
+        done = sum(described.vector is not None for described in describer.stream((path, path) for path in files))
+        seconds = perf_counter() - start
+        rates.append(done / seconds)
+        shares.append(100 * watched.seconds / seconds)
+    yield Measure(f"{done} photographs from disk to vectors", median(rates), "pictures/s", spread(rates))
+    share = median(shares)
     words, holds = (f"at least {BUSY}", share >= BUSY) if watched.device == "cpu" else ("", None)
-    yield Measure("the network at work", share, "% of the time", wanted=words, holds=holds)
+    yield Measure("the network at work", share, "% of the time", spread(shares), wanted=words, holds=holds)
 
 
 def decode(pictures: Path, count: int = 100, recipe: Recipe = RECIPES["crow"]) -> Iterator[Measure]:
