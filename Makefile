@@ -2,7 +2,7 @@
 # make test                   everything that CI tests
 # make test-scale             Ray and Milvus for real, on this machine (ONLY=words: some of them; CROW_SCALE=1: the full counts)
 # make lint / docs            ruff, mypy --strict, import-linter / the generated pages
-# make torture [SECONDS=1200] [SEED=1] [PAGE=docs/reliability.md]   faults, bad files, load; the table goes into the page
+# make torture [SECONDS=1200] [SEED=1] [ONLY=campaign] [PAGE=docs/reliability.md]   faults, bad files, load; the table goes into the page
 # make audit                  known weaknesses of what is installed, and of our own code
 PYTHON ?= python3
 BIN := .venv/bin
@@ -42,7 +42,7 @@ docs: .venv/ready
 	PYTHONPATH=tests $(BIN)/python -m torture.supply
 
 torture: .venv/ready weights
-	PYTHONPATH=tests $(BIN)/python -m torture --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) $(if $(PAGE),--write $(PAGE))
+	PYTHONPATH=tests $(BIN)/python -m torture --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) $(if $(PAGE),--write $(PAGE))
 
 audit: .venv/ready
 	$(BIN)/pip-audit --skip-editable
