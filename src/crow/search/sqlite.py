@@ -270,6 +270,8 @@ class SqliteStore(Database):
         dim, last = self.settings().get("dim") or 0, first - 1
         sql = f"SELECT {RECORD} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
         while found := self._vectors(sql, (last, end, rows)):
+            if found[-1][0] <= last:  # it would be read for ever
+                raise self._damage("its rows are out of order")
             last = found[-1][0]
             yield ids_of(found), matrix_of(found, dim)
 
@@ -323,6 +325,9 @@ class SqliteStore(Database):
                 yield "", DAMAGED_SETTINGS
             sql = f"SELECT {RECORD} WHERE id > ? ORDER BY id LIMIT 4096"
             while found := self._run(sql, (last,)):
+                if not isinstance(found[-1][0], int) or found[-1][0] <= last:
+                    yield "", "the rows of the database are out of order"
+                    return
                 last = found[-1][0]
                 yield from (problem for record in found if (problem := problem_of(record, dim)))
 
