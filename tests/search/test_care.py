@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from crow.recipe import RECIPES
 from crow.search import care
 from crow.search.index import Index
 from crow.search.matrix import SearchError
-from crow.search.store import StoreError
+from crow.search.store import Row, StoreError
 
 Photos = Callable[..., Path]
 
@@ -85,6 +86,35 @@ def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) ->
     assert {p.where for p in care.verify(index)} == {"matrix"}
     assert all(p.repaired for p in care.verify(index, repair=True))
     assert care.verify(index) == []
+
+
+@pytest.mark.parametrize("table", ["images", "vectors"])
+def test_rows_out_of_order_end_a_reading(tmp_path: Path, table: str) -> None:
+    vectors = np.random.default_rng(1).standard_normal((900, 64)).astype(np.float32)
+    with Index.create(tmp_path / "a.crow", "crow", whitening="none") as index:
+        index.store.upsert(Row(f"/{i}.jpg", vector / np.linalg.norm(vector)) for i, vector in enumerate(vectors))
+    swap_ends(tmp_path / "a.crow" / "index.sqlite", table)
+    with Index.open(tmp_path / "a.crow") as damaged:
+        with pytest.raises(StoreError, match=r"damaged"):
+            for _ in islice(damaged.store.chunks(rows=100), 50):
+                pass
+        assert 0 < len(list(islice(damaged.store.check(), 5000))) < 5000
+        with pytest.raises(StoreError):
+            damaged.search(vectors[0])
+
+
+def swap_ends(file: Path, table: str) -> None:
+    """Let the first and the last branch of a table's tree change places (SQLite's file format, section 1.6)."""
+    with sqlite3.connect(file) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    db.close()
+    data = bytearray(file.read_bytes())
+    page = memoryview(data)[(root - 1) * size : root * size]
+    assert page[0] == 5  # the inside of a table's tree, so it has several leaves
+    first = int.from_bytes(page[12:14], "big")
+    page[8:12], page[first : first + 4] = bytes(page[first : first + 4]), bytes(page[8:12])
+    file.write_bytes(data)
 
 
 def test_commits_that_the_matrix_has_seen_cannot_be_lost_unnoticed(index: Index, tmp_path: Path) -> None:

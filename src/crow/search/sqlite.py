@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PART = 1 << 16  # ids in one of `parts`
 DAMAGED_SETTINGS = "the settings (recipe, whitening, ...) are not what was written (checksum)"
+OUT_OF_ORDER = "the rows of the database are out of order"
 
 
 class SqliteStore(Database):
@@ -267,13 +268,15 @@ class SqliteStore(Database):
     def chunks(self, rows: int = 8192, part: tuple[int, int] | None = None) -> Iterator[tuple[Ids, Vectors]]:
         """All ids and raw vectors by rising id, some rows at a time; or those with first <= id < last."""
         first, end = part or (0, 1 << 62)
-        dim, last = self.settings().get("dim") or 0, first - 1
+        dim, last, before, seen = self.settings().get("dim") or 0, first - 1, self._state(), 0
         sql = f"SELECT {RECORD} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
         while found := self._vectors(sql, (last, end, rows)):
             if found[-1][0] <= last:  # it would be read for ever
-                raise self._damage("its rows are out of order")
-            last = found[-1][0]
+                raise self._damage(OUT_OF_ORDER)
+            last, seen = found[-1][0], seen + len(found)
             yield ids_of(found), matrix_of(found, dim)
+        if part is None and seen != len(self) and before == self._state():  # a way to some of them is lost
+            raise self._damage(OUT_OF_ORDER)
 
     def parts(self) -> list[tuple[int, int]]:
         """Ranges of ids that together hold everything."""
@@ -326,7 +329,7 @@ class SqliteStore(Database):
             sql = f"SELECT {RECORD} WHERE id > ? ORDER BY id LIMIT 4096"
             while found := self._run(sql, (last,)):
                 if not isinstance(found[-1][0], int) or found[-1][0] <= last:
-                    yield "", "the rows of the database are out of order"
+                    yield "", OUT_OF_ORDER
                     return
                 last = found[-1][0]
                 yield from (problem for record in found if (problem := problem_of(record, dim)))
