@@ -89,31 +89,37 @@ def test_a_matrix_that_is_not_the_stores_is_found_and_made_anew(index: Index) ->
 
 
 @pytest.mark.parametrize("table", ["images", "vectors"])
-def test_rows_out_of_order_end_a_reading(tmp_path: Path, table: str) -> None:
-    vectors = np.random.default_rng(1).standard_normal((900, 64)).astype(np.float32)
+@pytest.mark.parametrize("how", ["swapped", "doubled"])
+def test_a_damaged_tree_neither_hides_rows_nor_is_read_for_ever(tmp_path: Path, table: str, how: str) -> None:
+    vectors = np.random.default_rng(1).standard_normal((2000, 64)).astype(np.float32)
     with Index.create(tmp_path / "a.crow", "crow", whitening="none") as index:
         index.store.upsert(Row(f"/{i}.jpg", vector / np.linalg.norm(vector)) for i, vector in enumerate(vectors))
-    swap_ends(tmp_path / "a.crow" / "index.sqlite", table)
+    damage_tree(tmp_path / "a.crow" / "index.sqlite", table, how)
     with Index.open(tmp_path / "a.crow") as damaged:
         with pytest.raises(StoreError, match=r"damaged"):
             for _ in islice(damaged.store.chunks(rows=100), 50):
                 pass
+        with pytest.raises(StoreError, match=r"damaged"):
+            damaged.store.rows(range(1, 2001))
         assert 0 < len(list(islice(damaged.store.check(), 5000))) < 5000
-        with pytest.raises(StoreError):
+        with pytest.raises((StoreError, SearchError)):
             damaged.search(vectors[0])
 
 
-def swap_ends(file: Path, table: str) -> None:
-    """Let the first and the last branch of a table's tree change places (SQLite's file format, section 1.6)."""
+def damage_tree(file: Path, table: str, how: str) -> None:
+    """Let a table's first branch change places with its last, or be its second one, too (SQLite's file format, 1.6)."""
     with sqlite3.connect(file) as db:
         (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         (size,) = db.execute("PRAGMA page_size").fetchone()
     db.close()
     data = bytearray(file.read_bytes())
     page = memoryview(data)[(root - 1) * size : root * size]
-    assert page[0] == 5  # the inside of a table's tree, so it has several leaves
-    first = int.from_bytes(page[12:14], "big")
-    page[8:12], page[first : first + 4] = bytes(page[first : first + 4]), bytes(page[8:12])
+    assert page[0] == 5 and page[4] > 1  # the inside of a table's tree, and it has more than two branches
+    first, second = (int.from_bytes(page[at : at + 2], "big") for at in (12, 14))
+    if how == "doubled":
+        page[first : first + 4] = bytes(page[second : second + 4])
+    else:
+        page[8:12], page[first : first + 4] = bytes(page[first : first + 4]), bytes(page[8:12])
     file.write_bytes(data)
 
 

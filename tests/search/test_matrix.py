@@ -30,6 +30,9 @@ class Plain:
         self.came: dict[int, int] = {}
         self.went: dict[int, int] = {}
 
+    def __len__(self) -> int:
+        return len(self.here)
+
     def snapshot(self):
         return nullcontext()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,17 +27,18 @@ from torture.children import in_child
 from torture.operations import DIM, unit_rows
 
 ROWS = 240
+KINDS = ("cut", "zeroed", "bit")
 NAMED = (StoreError, SearchError, WhiteningError, RecipeError)  # errors for users
 QUERIES = [np.random.default_rng(seed).standard_normal(DIM).astype(np.float32) for seed in range(2)]
 Answers = list[list[tuple[str, float]]]
 
 
 def damage(lane: Lane) -> Iterator[Try]:
-    """One damaged copy after the other, every file in turn."""
+    """One damaged copy after the other, every file in turn in each of three ways."""
     approximate.LEAST = 64
     sound = lane.fresh("sound")
     reference: list[Any] = [answers_after(sound, clean) for clean in (True, False)]
-    while True:
+    for kind in cycle(KINDS):
         for clean, expected in zip((True, False), reference, strict=True):
             kept = sound / ("clean" if clean else "killed") / "a.crow"
             for file in sorted(
@@ -46,7 +48,7 @@ def damage(lane: Lane) -> Iterator[Try]:
             ):
                 target = lane.fresh("copy") / "a.crow"
                 shutil.copytree(kept, target)
-                what = spoil(target / file, lane.random)
+                what = spoil(target / file, kind, lane.random)
                 if what is None:
                     continue
                 in_database = file.name.startswith("index.sqlite")
@@ -76,16 +78,19 @@ def make(address: Path, clean: bool) -> None:
     index = Index.create(address, "crow")
     index.store.upsert(rows[:-20])
     index.rewhiten(16, to="self")
-    index.store.upsert(rows[-20:])
+    index.store.upsert(rows[-20:-5])
     index.store.remove(row.path for row in rows[5:20])
     index.store.fail([Failure("/p/broken.jpg", "a truncated JPEG file")])
     index.save_matrix()
     index.approximate("hnsw")
     index.derived.build()
     index.save_matrix()
-    if not clean:
-        os._exit(0)  # the log of the database stays
-    index.close()
+    index.store.upsert(rows[-5:])
+    index.store.remove([rows[30].path])
+    if clean:
+        return index.close()  # the matrix is behind
+    index.save_matrix()
+    os._exit(0)  # the log of the database stays
 
 
 def all_rows() -> list[Row]:
@@ -98,11 +103,10 @@ def all_rows() -> list[Row]:
     ]
 
 
-def spoil(file: Path, random: Random) -> str | None:
-    """Cut, zero, or turn a bit of a file; what was done, None where that changes nothing."""
+def spoil(file: Path, kind: str, random: Random) -> str | None:
+    """Cut, zero, or turn a bit of a file somewhere; what was done, None where that changes nothing."""
     before = file.read_bytes()
     data, at = bytearray(before), random.randrange(max(1, len(before)))
-    kind = random.choice(("cut", "zeroed", "bit"))
     if kind == "cut":
         del data[at:]
     elif kind == "zeroed":

@@ -36,6 +36,9 @@ class SearchError(ValueError):
 class Rows(Protocol):
     """As much of a store as a matrix needs."""
 
+    def __len__(self) -> int:
+        """How many pictures there are."""
+
     def snapshot(self) -> AbstractContextManager[None]:
         """Reads inside see one generation."""
 
@@ -127,7 +130,10 @@ class Matrix:
             for start in range(0, len(changes.added), BLOCK):
                 segment = _gather(store, reduce, changes.added[start : start + BLOCK], self.dim)
                 segments.append(_write(folder, segment) if folder and len(segment) == BLOCK else segment)
-        return replace(self, generation=changes.generation, segments=tuple(segments))
+            newer = replace(self, generation=changes.generation, segments=tuple(segments))
+            if len(newer) != len(store) or len(np.unique(changes.added)) != len(changes.added):
+                raise SearchError("the index is damaged: pictures are missing among its changes; crow verify says more")
+        return newer
 
     def save(self, folder: Path) -> Matrix:
         """Write what is not on disk yet, small and half-dead segments compacted; the manifest goes last."""

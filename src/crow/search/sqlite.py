@@ -208,7 +208,17 @@ class SqliteStore(Database):
         wanted = [int(i) for i in ids]
         with self.snapshot():
             found = {row.id: row for row in self._select("id", wanted, vectors)}
+            self._must_be_gone({i for i in wanted if i not in found})
         return [found.get(i) for i in wanted]
+
+    def _must_be_gone(self, ids: set[int]) -> None:
+        """Every id below the next one is a picture's or was removed; else a damaged tree hides its row."""
+        next_id = self._state()[1] if ids else 0
+        given = sorted(i for i in ids if 0 < i < next_id)
+        for batch in batches(given):
+            marks = ", ".join("?" * len(batch))
+            if len(self._run(f"SELECT id FROM removed WHERE id IN ({marks})", batch)) < len(batch):
+                raise self._damage("a row cannot be found")
 
     def _select(self, column: str, keys: Sequence[Any], vectors: bool) -> Iterator[Row]:
         for batch in batches(keys):
@@ -271,10 +281,11 @@ class SqliteStore(Database):
         dim, last, before, seen = self.settings().get("dim") or 0, first - 1, self._state(), 0
         sql = f"SELECT {RECORD} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
         while found := self._vectors(sql, (last, end, rows)):
-            if found[-1][0] <= last:  # it would be read for ever
+            ids = ids_of(found)
+            if ids[0] <= last or not (np.diff(ids) > 0).all():  # it might be read for ever
                 raise self._damage(OUT_OF_ORDER)
-            last, seen = found[-1][0], seen + len(found)
-            yield ids_of(found), matrix_of(found, dim)
+            last, seen = int(ids[-1]), seen + len(ids)
+            yield ids, matrix_of(found, dim)
         if part is None and seen != len(self) and before == self._state():  # a way to some of them is lost
             raise self._damage(OUT_OF_ORDER)
 
