@@ -15,7 +15,7 @@ from crow.recipe import RECIPES
 from crow.search import care
 from crow.search.index import Index
 from crow.search.matrix import SearchError
-from crow.search.store import Row, StoreError
+from crow.search.store import Failure, Row, StoreError
 
 Photos = Callable[..., Path]
 
@@ -57,6 +57,19 @@ def test_a_damaged_row_is_named_and_described_again(index: Index, tiny: Tiny, sq
     assert care.verify(index) == [] and len(index) == 39
     assert index.sync().added == 1
     np.testing.assert_allclose(index.vectors([row.path])[0], tiny(row.path)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SET reason = 'a better one'", "SET mtime = mtime + 1", "SET path = CAST('/b' AS BLOB)"]
+)
+def test_a_damaged_reason_is_never_told_and_goes_with_repair(index: Index, sql: str) -> None:
+    index.store.fail([Failure("/a", "not a picture", 3, 4), Failure("/z", "empty", 5, 6)])
+    damage(index, f"UPDATE failures {sql} WHERE path = CAST('/a' AS BLOB)")
+    with pytest.raises(StoreError, match="a reason why a file failed is not what was written"):
+        index.store.failures()
+    (problem,) = care.verify(index, repair=True)
+    assert problem.repaired and problem.where in ("/a", "/b") and "checksum" in problem.what
+    assert care.verify(index) == [] and [f.reason for f in index.store.failures().values()] == ["empty"]
 
 
 def test_a_damaged_whitening_is_found(index: Index) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -317,6 +318,13 @@ def test_an_older_schema_is_brought_up_and_a_newer_one_refused(
             assert newer._run("SELECT note FROM images") == [(None,)] and len(newer) == 1
     with pytest.raises(StoreError, match="a newer crow wrote this index"):
         SqliteStore.open(store.address)
+
+
+def test_an_index_of_the_first_schema_keeps_why_files_failed(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "old" / "schema-1.crow", tmp_path / "a.crow")
+    with SqliteStore.open(tmp_path / "a.crow") as store:
+        assert store.failures() == {"/photos/broken.jpg": Failure("/photos/broken.jpg", "a truncated JPEG file", 7, 8)}
+        assert list(store.check()) == [] and len(store)
 
 
 def test_a_network_filesystem_gets_a_rollback_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from crow.search.disk import WriterLock, is_network
+from crow.search.record import checksum_of
 from crow.search.store import StoreError
 
 FILE = "index.sqlite"
@@ -32,6 +33,13 @@ MIGRATIONS = [  # one script per schema version; append, never edit
     CREATE INDEX removed_generation ON removed (generation);
     CREATE TABLE failures (path BLOB PRIMARY KEY, reason TEXT NOT NULL, size INTEGER NOT NULL,
         mtime INTEGER NOT NULL) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE kept (path BLOB PRIMARY KEY, reason TEXT NOT NULL, size INTEGER NOT NULL, mtime INTEGER NOT NULL,
+        checksum BLOB NOT NULL) WITHOUT ROWID;
+    INSERT INTO kept SELECT *, checksum(path, reason, size, mtime) FROM failures;
+    DROP TABLE failures;
+    ALTER TABLE kept RENAME TO failures;
     """,
 ]
 
@@ -181,6 +189,7 @@ class Database:
         if version == len(MIGRATIONS):
             return
         with self._writing():
+            self._db.create_function("checksum", -1, lambda *columns: checksum_of(columns), deterministic=True)
             for number in range(self._run("PRAGMA user_version")[0][0], len(MIGRATIONS)):
                 steps = [f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {number + 1}"]
                 with self._named():

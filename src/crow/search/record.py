@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from crow.search.store import Ids, Row, StoreError, Vectors, check_vector
+from crow.search.store import Failure, Ids, Row, StoreError, Vectors, check_vector
 
 BATCH = 500  # parameters in one statement
 FIELDS = "id, path, size, mtime, sha256, width, height, taken"
 RECORD = f"{FIELDS}, vector, checksum FROM images LEFT JOIN vectors USING (id)"
+FAILURE = "path, reason, size, mtime, checksum FROM failures"
 
 
 def batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -33,7 +34,7 @@ def record_of(row: Row, generation: int) -> tuple[Any, ...]:
     return (row.id, *plain, generation, checksum_of(plain, bytes_of(row)))
 
 
-def checksum_of(plain: tuple[Any, ...], vector: bytes) -> bytes:
+def checksum_of(plain: tuple[Any, ...], vector: bytes = b"") -> bytes:
     """Eight bytes over every column and the vector."""
     return blake2b(repr(plain).encode() + vector, digest_size=8).digest()
 
@@ -68,6 +69,28 @@ def problem_of(record: Sequence[Any], dim: int | None) -> tuple[str, str] | None
     except StoreError as error:
         return path, str(error).removeprefix(f"{path}: ")
     return None
+
+
+def failure_record(failure: Failure) -> tuple[Any, ...]:
+    """A failure as the columns of its table, its checksum last."""
+    plain = (os.fsencode(failure.path), printable(failure.reason), failure.size, failure.mtime)
+    return (*plain, checksum_of(plain))
+
+
+def failure_of(record: Sequence[Any]) -> Failure:
+    """A failure from the columns FAILURE."""
+    path, reason, size, mtime, _ = record
+    return Failure(os.fsdecode(path), reason, size, mtime)
+
+
+def failure_problem(record: Sequence[Any]) -> tuple[str, str] | None:
+    """What is wrong with a failure as it was read back, if anything."""
+    *plain, checksum = record
+    return (
+        None
+        if checksum_of(tuple(plain)) == checksum
+        else (path_of(("", *plain)), "the reason why it failed is not what was written (checksum)")
+    )
 
 
 def ids_of(rows: Sequence[Sequence[Any]]) -> Ids:
