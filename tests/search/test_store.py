@@ -320,6 +320,15 @@ def test_an_older_schema_is_brought_up_and_a_newer_one_refused(
         SqliteStore.open(store.address)
 
 
+def test_a_damaged_schema_is_named_in_one_line(store: SqliteStore) -> None:
+    store.close()
+    file = Path(store.address) / "index.sqlite"
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"CREATE TABLE images (", b"CREATE TABLE `mages ("))
+    with pytest.raises(StoreError, match=r"^[^\n]*a\.crow: the index is damaged \([^\n]*\)[^\n]*$"):
+        SqliteStore.open(store.address)
+
+
 def test_an_index_of_the_first_schema_keeps_why_files_failed(tmp_path: Path) -> None:
     shutil.copytree(Path(__file__).parent / "old" / "schema-1.crow", tmp_path / "a.crow")
     with SqliteStore.open(tmp_path / "a.crow") as store:

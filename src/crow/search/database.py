@@ -80,7 +80,8 @@ class Database:
         return generation, next_id
 
     def _damage(self, what: object) -> StoreError:
-        return StoreError(f"{self.folder}: the index is damaged ({what}); crow backup --salvage saves what can be read")
+        line = " ".join(str(what).split())
+        return StoreError(f"{self.folder}: the index is damaged ({line}); crow backup --salvage saves what can be read")
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -125,7 +126,7 @@ class Database:
                 raise StoreError(f"{self.folder}: the disk is full; what was committed before is kept") from error
             if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
                 raise self._damage(error) from error
-            raise StoreError(f"{self.folder}: {error}") from error
+            raise StoreError(f"{self.folder}: {' '.join(str(error).split())}") from error
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._named():
