@@ -72,6 +72,13 @@ def test_a_damaged_reason_is_never_told_and_goes_with_repair(index: Index, sql: 
     assert care.verify(index) == [] and [f.reason for f in index.store.failures().values()] == ["empty"]
 
 
+@pytest.mark.parametrize("sql", ["UPDATE settings SET name = 'x' WHERE name = 'checksum'", "DELETE FROM settings"])
+def test_settings_without_their_checksum_are_not_believed(index: Index, sql: str) -> None:
+    damage(index, sql)
+    with pytest.raises(StoreError, match=r"a\.crow: the settings .* are not what was written"):
+        Index.open(index.store.address)
+
+
 def test_a_damaged_whitening_is_found(index: Index) -> None:
     index.rewhiten(5)
     with sqlite3.connect(Path(index.store.address) / "index.sqlite") as db:

@@ -55,7 +55,7 @@ class Reading(Database):
     def _read_settings(self, checked: bool) -> dict[str, Any]:
         rows = self._run("SELECT name, value FROM settings WHERE name != 'checksum' ORDER BY name")
         written = self._run("SELECT value FROM settings WHERE name = 'checksum'")
-        if checked and written and written[0][0] != checksum_of(tuple(rows)):
+        if checked and (not written or written[0][0] != checksum_of(tuple(rows))):
             raise StoreError(f"{self.folder}: {DAMAGED_SETTINGS}; index the pictures anew")
         try:
             return {name: value if isinstance(value, bytes) else json.loads(value) for name, value in rows}
