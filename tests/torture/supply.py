@@ -44,7 +44,7 @@ MAY_NET = {
     for name in ("run", "guard", "server", "api", "site", "problems", "uploads")
 }
 UNPICKLERS = {"evaluate/pickles.py", "extract/checkpoints.py"}  # each with a reader that allows plain arrays alone
-OURS = {"RECORD", "column", "marks", "where", "places", "now", "APPLICATION", "PAGE", "number + 1"} | {
+OURS = {"RECORD", "FAILURE", "column", "marks", "where", "places", "now", "APPLICATION", "PAGE", "number + 1"} | {
     "MIGRATIONS[number]", "'; '.join(steps)", "'DELETE' if is_network(self.folder) else 'WAL'"
 }  # fmt: skip
 PICKLES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "_pickle", "jsonpickle"}

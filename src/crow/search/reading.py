@@ -175,7 +175,8 @@ class Reading(Database):
         """Every file that gave no vector; or those of these paths."""
         records: list[Any] = self._run(f"SELECT {FAILURE} ORDER BY path") if paths is None else []
         for batch in batches([os.fsencode(path) for path in paths or ()]):
-            records += self._run(f"SELECT {FAILURE} WHERE path IN ({', '.join('?' * len(batch))})", batch)
+            marks = ", ".join("?" * len(batch))
+            records += self._run(f"SELECT {FAILURE} WHERE path IN ({marks})", batch)
         if any(failure_problem(record) for record in records):
             raise self._damage("a reason why a file failed is not what was written")
         return {found.path: found for found in map(failure_of, records)}
