@@ -320,11 +320,12 @@ def test_an_older_schema_is_brought_up_and_a_newer_one_refused(
         SqliteStore.open(store.address)
 
 
-def test_a_damaged_schema_is_named_in_one_line(store: SqliteStore) -> None:
+@pytest.mark.parametrize("wrong", [b"CREATE TABLE `mages (", b"CREATE TABLE\xcbimages ("])
+def test_a_damaged_schema_is_named_in_one_line(store: SqliteStore, wrong: bytes) -> None:
     store.close()
     file = Path(store.address) / "index.sqlite"
     data = file.read_bytes()
-    file.write_bytes(data.replace(b"CREATE TABLE images (", b"CREATE TABLE `mages ("))
+    file.write_bytes(data.replace(b"CREATE TABLE images (", wrong))
     with pytest.raises(StoreError, match=r"^[^\n]*a\.crow: the index is damaged \([^\n]*\)[^\n]*$"):
         SqliteStore.open(store.address)
 

@@ -120,6 +120,8 @@ class Database:
         """SQLite's errors as ours, with the index named."""
         try:
             yield
+        except UnicodeDecodeError as error:  # sqlite3 could not read SQLite's own message, which quotes the schema
+            raise self._damage("its schema is no text") from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorname", "") or ""
             if "FULL" in code:
