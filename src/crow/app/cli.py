@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import crow
-from crow.app import cli_bench, cli_evaluate, cli_extract, cli_paper, cli_search, cli_serve
+from crow.app import cli_bench, cli_care, cli_evaluate, cli_extract, cli_index, cli_paper, cli_search, cli_serve
 
 app = typer.Typer(
     name="crow",
@@ -21,7 +21,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for floor in (cli_search, cli_serve, cli_extract, cli_evaluate, cli_paper, cli_bench):  # as --help lists them
+for floor in (
+    cli_index,
+    cli_search,
+    cli_care,
+    cli_serve,
+    cli_extract,
+    cli_evaluate,
+    cli_paper,
+    cli_bench,
+):  # as --help lists them
     floor.add(app)
 
 

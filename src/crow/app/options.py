@@ -1,10 +1,10 @@
-"""Options that several commands share, each with its one home, and the Describer they ask for."""
+"""What several commands share, each with its one home: options, the Describer and the Index they ask for, text on a line."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from crow.recipe import RECIPES, Recipe, RecipeError, recipe_named
 if TYPE_CHECKING:
     from crow.extract.describer import Describer
     from crow.framework.reduce import Whitening
+    from crow.search.index import Index
 
 WORKS = "How vectors are made"
 RecipeName = Annotated[
@@ -61,6 +62,18 @@ Regional = Annotated[
         "--regional", metavar="FILE", help="rmac-regional: the whitening of its regions.", rich_help_panel=WORKS
     ),
 ]
+INDEX = typer.Argument(
+    metavar="INDEX", help="A folder NAME.crow, or milvus://HOST:PORT/COLLECTION.", show_default=False
+)
+IndexPath = Annotated[str, INDEX]
+Whiten = Annotated[
+    str | None,
+    typer.Option("--whiten", metavar="FILE|self|none", help="A whitening learned elsewhere, from the index itself, or none."),
+]  # fmt: skip
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Do the work on a Ray cluster: local, auto, or HOST:PORT.", rich_help_panel=WORKS),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -107,3 +120,21 @@ def describer_of(
         err=True,
     )
     return describer
+
+
+def opened(path: str, **making: Any) -> Index:
+    """The index at a path; whatever has to be fetched for it is shown as it comes."""
+    from crow.search.index import Index
+
+    return Index.open(path, report=Download(), **making)
+
+
+def line(text: str) -> str:
+    """Text on one line that any terminal can print: what is undecodable, and line ends, escaped."""
+    return (
+        text.encode("utf-8", "backslashreplace")
+        .decode()
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+        .replace("\x1b", "\\x1b")
+    )
