@@ -122,6 +122,8 @@ def test_show_draws_one_picture_and_the_match_of_two(vgg16: Path, folder: Path, 
     done = crow("show", tmp_path / "gone.jpg", tmp_path / "x.png")
     assert done.returncode == 1
     assert "gone.jpg: no such file" in done.stderr
+    done = crow("show", one, tmp_path / "x.foo")
+    assert done.returncode == 2 and "a drawing is a file ending in .png" in done.stderr
 
 
 def test_weights_without_a_network_says_what_to_do(tmp_path: Path) -> None:

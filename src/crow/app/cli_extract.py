@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from crow.extract.describer import Described, Describer
     from crow.framework.reduce import Whitening
 
+DRAWINGS = (".png", ".jpg", ".webp")  # what `show` draws
 Paths = Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Pictures, or folders of pictures.")]
 
 
@@ -144,7 +145,8 @@ def show(
     if len(pictures) not in (2, 3):
         raise typer.BadParameter("give IMAGE OUT.png, or IMAGE OTHER OUT.png")
     *inputs, out = pictures
-    options.writable(out)
+    if options.writable(out).suffix.lower() not in DRAWINGS:
+        raise typer.BadParameter(f"{out}: a drawing is a file ending in {', '.join(DRAWINGS)}")
     describer = options.describer_of(options.recipe_of(recipe, size, network, fields), engine, device, weights)
     loaded = Whitening.load(whitening) if whitening else None
     drawn = (
