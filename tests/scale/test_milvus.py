@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from servers import Milvus
 from tiny import Tiny, paint
+from together import meet, rows_by, whiten, write, write_and_die
 from typer.testing import CliRunner
 
 from crow.app.cli import app
@@ -27,6 +29,7 @@ from crow.search.milvus_server import Place
 from crow.search.store import Failure, Row, StoreError
 
 RANDOM = np.random.default_rng(3)
+ROUNDS, PROCESSES = (20 if os.environ.get("CROW_SCALE") else 2), 4
 UNDECODABLE = os.fsdecode(b'/pictures/caf\xe9\n\xff"\\%_.jpg')
 PRIVATE = "/pictures/\uf7a0.jpg"
 
@@ -72,6 +75,58 @@ def test_everything_comes_back_as_it_was(store: MilvusStore) -> None:
         again.vectors(np.array([1]))
     assert list(again.check()) == []
     again.close()
+
+
+def test_many_processes_make_one_collection_together(address: str) -> None:
+    """Each finds no pictures there, and makes the collection while the others do; then each whitens it, as the others do."""
+    spawn = get_context("spawn")
+    with spawn.Pool(PROCESSES, meet, (spawn.Barrier(PROCESSES),)) as pool:
+        for number in range(ROUNDS):
+            place = f"{address}_{number}"
+            with Index.create(place, "crow", whitening="none") as index:
+                asked = [(place, process) for process in range(PROCESSES)]
+                assert pool.starmap(write, asked, chunksize=1) == [""] * PROCESSES
+                expected = {row.path for process in range(PROCESSES) for row in rows_by(process)}
+                assert set(index.store.stamps()) == expected and verify(index) == []
+                settings = index.store.settings()
+                assert (settings["dim"], settings["engine"], settings["recipe"]["name"]) == (8, "any", "crow")
+                assert pool.map(whiten, [place] * PROCESSES, chunksize=1) == [""] * PROCESSES
+                assert verify(index) == [] and index.vectors(["/0/3.jpg"]).shape == (1, 4)
+    print(f"\n{ROUNDS} collections, each made and whitened by {PROCESSES} processes at the same moment")
+
+
+def test_what_a_killed_maker_left_is_made_whole(address: str) -> None:
+    """Killed before the first change of the server, the second, and so on, until it lives to the end."""
+    change, status = 0, -9
+    while status == -9:
+        change += 1
+        place = f"{address}_{change}"
+        maker = get_context("spawn").Process(target=write_and_die, args=(place, change))
+        maker.start()
+        maker.join()
+        status = maker.exitcode or 0
+        assert status in (0, -9)
+        store = MilvusStore.open(place) if MilvusStore.exists(place) else MilvusStore.create(place)
+        store.upsert(rows_by(1))
+        assert {row.path for row in rows_by(1)} <= set(store.stamps()) and len(store) in (30, 60)
+        assert list(store.check()) == [] and store.settings()["dim"] == 8
+        assert sorted(store.server("list_indexes", store.raw)) == ["id", "vector"]
+        store.close()
+    assert change > 10
+    print(f"\na maker was killed before each of its {change - 1} changes; another made every collection whole")
+
+
+def test_a_collection_that_was_loaded_before_its_indexes_were_made(store: MilvusStore) -> None:
+    """As two makers at once left it before they knew of each other."""
+    store.make_raw(8)
+    server = store.server
+    server("release_collection", store.raw)
+    server.client.drop_index(store.raw, "id")
+    server("load_collection", store.raw)
+    server.client.drop_alias(store.place.name)
+    store.upsert([row("a")])
+    assert sorted(server("list_indexes", store.raw)) == ["id", "vector"]
+    assert list(store.check()) == [] and len(store) == 1
 
 
 def test_updates_moves_removals_and_failures(store: MilvusStore) -> None:

@@ -41,8 +41,15 @@ class About:
         return bool(self.server("has_collection", self.name))
 
     def make(self) -> None:
-        """Make it."""
+        """Make it, or what a maker that was killed left to do."""
         self.server.make(self.name, COLUMNS, 2, FLAT)
+
+    def whole(self) -> bool:
+        """Whether it was made to the end: its first settings come last."""
+        if not self.there():
+            return False
+        self.make()
+        return "uuid" in self.settings()
 
     def settings(self, internal: bool = False) -> dict[str, Any]:
         """All settings, each as it was last written whole; bytes stay bytes, everything else is JSON."""
@@ -65,7 +72,8 @@ class About:
             ]
         for start in range(0, len(rows), 50):
             self.server("upsert", self.name, rows[start : start + 50])
-        self._sweep(f"name in [{', '.join(map(quoted, names))}] and mtime < {now}") if names else None
+        some = f"[{', '.join(map(quoted, names))}]"  # a row that is replaced in place is swept by nobody: it may be another's
+        self._sweep(f"name in {some} and mtime < {now} and pk not in {some}") if names else None
 
     def _sweep(self, test: str) -> None:
         gone = self.server.query(self.name, f"failed == false and {test}", ["pk"])

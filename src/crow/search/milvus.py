@@ -51,7 +51,7 @@ class MilvusStore:
     def create(cls, address: str | Path, **settings: Any) -> Self:
         """A new store; one that is there already is an error."""
         store = cls(address)
-        if store.about.there():
+        if store.about.whole():
             raise StoreError(f"{store.address}: is there already")
         if store.server.pointed(store.place.name) or store.server("has_collection", store.raw):
             raise StoreError(f"{store.address}: another program's collection has this name")
@@ -72,7 +72,7 @@ class MilvusStore:
         """Whether a store is there."""
         store = cls(address)
         try:
-            return store.about.there()
+            return store.about.whole()
         finally:
             store.close()
 
@@ -153,12 +153,11 @@ class MilvusStore:
         return self._dim
 
     def make_raw(self, dim: int) -> None:
-        """The collection of raw vectors, which is what is searched until there is a whitening."""
+        """The collection of raw vectors, which is what is searched until there is a whitening; the alias says that it is whole."""
         self.server.make(self.raw, COLUMNS, dim, FLAT, mapped=True)
-        if not self._made():
-            self.server.point(self.place.name, self.raw)
         if not self.settings().get("dim"):
             self.configure(dim=dim)
+        self.server.name(self.place.name, self.raw)
 
     def searched(self) -> tuple[str, Whitening | None]:
         """The collection that is searched now, and what its vectors were reduced with."""

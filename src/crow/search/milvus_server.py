@@ -149,7 +149,8 @@ class Server:
             del self.client
 
     def make(self, collection: str, columns: Any, dim: int, index: dict[str, Any], mapped: bool = False) -> None:
-        """A collection that can be searched, if it is not there yet; several processes may ask at once.
+        """A collection that can be searched. Any number of processes may ask at once, and die on the way: each step asks
+        for what is there already or adds it, and nobody loads before every index is there, since loading fixes them.
 
         `mapped`: its vectors lie on the query nodes' disks, not in their memory.
         """
@@ -159,22 +160,32 @@ class Server:
             schema = MilvusClient.create_schema(auto_id=False)
             for name, kind, more in [*columns, ("vector", "FLOAT_VECTOR", {"dim": dim})]:
                 schema.add_field(name, kind_of(kind), **more)
-            self("create_collection", collection, schema=schema, consistency_level="Strong")
-            if mapped:
-                self("alter_collection_properties", collection, properties={"mmap.enabled": True})
-        if not self("list_indexes", collection):
-            self.index(collection, index, [n for n, kind, more in columns if kind == "INT64" and more.get("indexed")])
-        self("load_collection", collection)
+            properties = {"properties": {"mmap.enabled": True}} if mapped else {}
+            self("create_collection", collection, schema=schema, consistency_level="Strong", **properties)
+        self.index(collection, index, [n for n, kind, more in columns if kind == "INT64" and more.get("indexed")])
+        self.load(collection)
 
     def index(self, collection: str, index: dict[str, Any], scalars: Sequence[str] = ()) -> None:
-        """The index over the vectors, and those over numbers that are asked for by value."""
+        """The index over the vectors, and those over numbers that are asked for by value, where they are not there yet."""
         from pymilvus import MilvusClient
 
-        wanted = MilvusClient.prepare_index_params()
-        wanted.add_index("vector", index_name="vector", metric_type="COSINE", **index)
-        for name in scalars:
-            wanted.add_index(name, index_name=name, index_type="STL_SORT")
-        self("create_index", collection, wanted)
+        wanted: dict[str, dict[str, Any]] = {name: {"index_type": "STL_SORT"} for name in scalars}
+        wanted["vector"] = {"metric_type": "COSINE", **index}
+        there = self("list_indexes", collection)
+        for name, how in wanted.items():
+            if name not in there:
+                made = MilvusClient.prepare_index_params(name, index_name=name, **how)
+                self("create_index", collection, made)
+
+    def load(self, collection: str) -> None:
+        """Let a collection be searched; one that was loaded before it had all its indexes is loaded anew."""
+        try:
+            self("load_collection", collection)
+        except StoreError as error:
+            if "index for loaded collection" not in str(error):
+                raise
+            self("release_collection", collection)
+            self("load_collection", collection)
 
     def drop(self, collection: str) -> None:
         """Forget a collection."""
@@ -189,15 +200,20 @@ class Server:
                 return None
             raise
 
-    def point(self, alias: str, collection: str) -> None:
-        """Let an alias stand for a collection from now on; searches under way end on the old one."""
+    def name(self, alias: str, collection: str) -> None:
+        """Let a new alias stand for a collection; one that is there stays as it is."""
         if self.pointed(alias) is None:
             try:
-                return self("create_alias", collection, alias)
+                self("create_alias", collection, alias)
             except StoreError:
                 if self.pointed(alias) is None:
                     raise  # else another process was quicker
-        self("alter_alias", collection, alias)
+
+    def point(self, alias: str, collection: str) -> None:
+        """Let an alias stand for a collection from now on; searches under way end on the old one."""
+        self.name(alias, collection)
+        if self.pointed(alias) != collection:
+            self("alter_alias", collection, alias)
 
     def count(self, collection: str, test: str = "") -> int:
         """How many rows pass a test."""
