@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from servers import Milvus
 from tiny import Tiny, paint
-from unsteady import Counting, Fatal, Slow, Watched
+from unsteady import Counting, Fatal, Other, Slow, Still, Watched, Wrong
 
 from crow.search import scale
 from crow.search.care import verify
@@ -165,6 +165,28 @@ def test_a_describer_that_dies_is_made_again(cluster: Any, address: str, picture
         assert (tmp_path / "died").exists() and report.missing == report.failed == 0
         assert rows_of(index).keys() == {str(path) for path in folder.rglob("*.png")}
         assert verify(index) == []
+
+
+def test_the_reason_of_a_worker_is_named_in_one_line(
+    cluster: Any, address: str, pictures: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(pictures(20))
+    monkeypatch.setattr("crow.search.cells.STALL", 5.0)
+    reasons = {
+        Other: f"{address}: this index was made with crow, not with gem",
+        Wrong: "the job failed (KeyError: 'lost'); run it again to go on",
+        Still: "nothing has gone on for 5 seconds; run it again to go on",
+    }
+    with Index.create(address, "crow", whitening="none") as index:
+        for make, reason in reasons.items():
+            with pytest.raises(ClusterError) as refused:
+                scale.extract(index, [folder], cluster.address, make=make)
+            assert str(refused.value).startswith(reason) and "\n" not in str(refused.value)
+        with pytest.raises(ClusterError, match=f"^{tmp_path}/none.tar: "):
+            scale.extract(index, [f"{tmp_path}/none.tar"], cluster.address, make=Tiny)
+        index.store.upsert([Row("/p/1.jpg", np.ones(8, np.float32))])
+        with pytest.raises(ClusterError, match=r"^/\S+\.png: "):  # vectors of another length
+            scale.extract(index, [folder], cluster.address, make=Tiny)
 
 
 def test_milvus_is_killed_and_started_again(cluster: Any, milvus: Milvus, address: str, pictures: Pictures) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tiny import Described, Tiny
+
+from crow.recipe import RECIPES
 
 
 class Slow(Tiny):
@@ -19,6 +22,28 @@ class Slow(Tiny):
         for described in super().stream(items):
             time.sleep(0.05)
             yield described
+
+
+class Other(Tiny):
+    """Of another recipe than the index."""
+
+    def __init__(self) -> None:
+        super().__init__(RECIPES["gem"])
+
+
+class Wrong(Tiny):
+    """Has a fault that nobody foresaw."""
+
+    def stream(self, items: Iterable[tuple[str, Any]]) -> Iterator[Described]:
+        raise KeyError("lost")
+
+
+class Still(Tiny):
+    """Never ends."""
+
+    def stream(self, items: Iterable[tuple[str, Any]]) -> Iterator[Described]:
+        threading.Event().wait()
+        return super().stream(items)
 
 
 class Dying(Tiny):

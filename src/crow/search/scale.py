@@ -15,20 +15,18 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from crow.extract.sources import Piece, listed
 from crow.framework.reduce import Moments
-from crow.search.cluster import HEADROOM, ClusterError, joined, share
+from crow.search.cells import Ended, attempted, cells, named, results
+from crow.search.cluster import HEADROOM, joined, share
 from crow.search.index import Index
 from crow.search.maker import made
-from crow.search.pace import Pace, ticking
+from crow.search.pace import Pace
 from crow.search.store import Store, store_at
 from crow.search.work import Describes, Report
 from crow.search.worker import Carried, OnServer, Worker, readable
 
 BATCH = 500  # pieces that a describer is given at a time
-STALL = 3600.0  # seconds without a finished batch after which the job has failed
 SHOWN = 20  # missing pictures that are named
 ATTEMPTS = -1  # of a task whose node dies: as often as nodes do; describers and their batches have that by themselves
 DEATHS = 100  # of describers that die while they are made, one after another, as when nodes go; Ray allows none
@@ -107,21 +105,7 @@ def _described(ray: Any, sources: Sequence[str], worker: Callable[..., Worker], 
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=count),
         **each,
     )
-    yield from _results(told)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Any value in a row of a dataset: Ray carries it as it carries arguments, so that nothing is unpacked here."""
-
-    value: Any
-
-
-def cells(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """A batch with one column of values."""
-    column = np.empty(len(values), object)
-    column[:] = [Cell(value) for value in values]
-    return {name: column}
+    yield from results(told)
 
 
 class _Describing:
@@ -131,7 +115,7 @@ class _Describing:
         self.worker = worker()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return cells("told", [self.worker(cell.value) for cell in batch["pieces"]])
+        return cells("told", [attempted(self.worker, cell.value) for cell in batch["pieces"]])
 
 
 def _pieces(ray: Any, sources: Sequence[str], batch: int) -> Any:
@@ -147,41 +131,11 @@ def _pieces(ray: Any, sources: Sequence[str], batch: int) -> Any:
 
 def _list(sources: dict[str, Any], batch: int) -> Iterator[dict[str, Any]]:
     for source in sources["source"]:
-        pieces = listed(str(source))
-        while some := list(islice(pieces, batch)):
+        pieces = attempted(listed, str(source))
+        while some := attempted(lambda rest: list(islice(rest, batch)), pieces):
             yield cells("pieces", [some])
-
-
-def _results(dataset: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a dataset as they come, with an end where none comes any more; errors as ours."""
-    last = time.monotonic()
-    try:
-        for batch in ticking(dataset.iter_batches(batch_size=None, prefetch_batches=0)):
-            if batch is None:
-                if time.monotonic() - last > STALL:
-                    raise ClusterError(
-                        f"no describer has finished anything for {STALL / 60:.0f} minutes; run it again to go on"
-                    )
-                continue
-            last = time.monotonic()
-            yield from (cell.value for cell in batch["told"])
-    except ClusterError:
-        raise
-    except Exception as error:
-        raise _named(error) from None
-
-
-def _named(error: Exception) -> Exception:
-    """What went wrong in a worker, as it would be raised here."""
-    cause: Any = error
-    while cause is not None:
-        inner = getattr(cause, "cause", None)  # Ray's own wrapper is also of the kind that it wraps
-        if not isinstance(inner, Exception) and isinstance(cause, ValueError | OSError | ImportError):
-            return cause
-        cause = inner if isinstance(inner, Exception) else cause.__cause__
-    return ClusterError(
-        f"the job failed ({type(error).__name__}: {' '.join(str(error).split())[-300:]}); run it again to go on"
-    )
+            if isinstance(some, Ended):
+                return
 
 
 def _keeper(store: Store, ray: Any) -> OnServer | Carried:
@@ -225,13 +179,17 @@ def _checked(ray: Any, store: Store, sources: Sequence[str], batch: int) -> Iter
     told = _pieces(ray, sources, batch).map_batches(
         partial(_check, address=store.reach), batch_size=1, num_cpus=HEADROOM / 2
     )
-    yield from _results(told)  # type: ignore[misc]
+    yield from results(told)
 
 
 def _check(batch: dict[str, Any], address: str) -> dict[str, Any]:
+    return cells("told", [attempted(partial(_looked_up, address), cell.value) for cell in batch["pieces"]])
+
+
+def _looked_up(address: str, pieces: Sequence[Piece]) -> tuple[int, list[str]]:
     store = store_at(address).open(address)
     try:
-        return cells("told", [check(store, cell.value) for cell in batch["pieces"]])
+        return check(store, pieces)
     finally:
         store.close()
 
@@ -266,7 +224,7 @@ def moments(store: Store, ray: Any) -> Moments:
         try:
             total = total.merge(ray.get(done))
         except Exception as error:
-            raise _named(error) from None
+            raise named(error) from None
         running += [task.remote(store.reach, part) for part in islice(parts, 1)]
     return total
 
