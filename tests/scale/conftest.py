@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,14 @@ for folder in (HERE, SEARCH):
 # Workers of the cluster are processes of their own: they find the tests' describer by this.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(SEARCH), os.environ.get("PYTHONPATH", "")])
 
+from apart import leave_the_network  # noqa: E402
 from servers import Milvus, Weed  # noqa: E402
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's name for "127.0.0.1 is the address of this machine"
+if reason := leave_the_network():
+    warnings.warn(
+        f"no network of their own for the servers ({reason}): Milvus listens on every interface", stacklevel=1
+    )
 
 
 @pytest.fixture(scope="session")
