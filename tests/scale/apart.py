@@ -1,6 +1,6 @@
 """A network of this process' own, of which loopback is all: what it starts can listen nowhere else, and nobody else can reach it.
 
-Milvus binds every interface, whatever its settings say, and Ray the address of the machine.
+Milvus binds every interface, whatever its settings named `ip` say, and Ray the address of the machine.
 """
 
 from __future__ import annotations
