@@ -20,6 +20,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(SEARCH), os.environ.g
 from apart import leave_the_network  # noqa: E402
 from servers import Milvus, Weed  # noqa: E402
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # as crow has it too, but here others import gRPC first
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's name for "127.0.0.1 is the address of this machine"
 if reason := leave_the_network():
     warnings.warn(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -153,6 +155,16 @@ def test_updates_moves_removals_and_failures(store: MilvusStore) -> None:
         with pytest.raises(StoreError, match=r"bad\.jpg: "):
             store.upsert([Row("bad.jpg", bad.astype(np.float32))])
     assert list(store.check()) == []
+
+
+def test_programs_can_be_started_beside_a_connection(store: MilvusStore) -> None:
+    """As Ray starts its own, with something to do between fork and exec; in a process that nobody prepared for it."""
+    program = (
+        "import os, subprocess, sys; from crow.search.milvus import MilvusStore; store = MilvusStore.open(sys.argv[1])\n"
+        "ends = [subprocess.run(['true'], preexec_fn=os.getpid).returncode for _ in range(300)]; sys.exit(any(ends))"
+    )
+    bare = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    subprocess.run([sys.executable, "-c", program, store.address], env=bare, check=True)
 
 
 @pytest.mark.parametrize("path", ["/a/é.jpg", UNDECODABLE, PRIVATE, "/\uf780\udc80\uf7ff", "/\U0001f4f7.png"])

@@ -104,7 +104,8 @@ class Server:
 
     @cached_property
     def client(self) -> Any:
-        """A connection."""
+        """A connection. Without gRPC's care for forks: with it one in thirty programs that Ray starts beside it is aborted."""
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # read as gRPC is imported
         try:
             from pymilvus import MilvusClient, MilvusException
         except ImportError:
