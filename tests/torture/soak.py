@@ -22,6 +22,10 @@ CLIENTS, UPLOADERS, PICTURES = 50, 4, 20_000
 WARM, SHARE = 0.2, 0.2  # parts of the time: before anything is measured, and at both ends of what is compared
 FLAT = 1.10
 LONGEST = 1800.0  # seconds
+LARGE, FULL = (
+    8 << 20,
+    300 << 20,
+)  # bytes: of an upload, and of those that fill what the server keeps of uploads (256 MB)
 
 
 def soak(lane: Lane) -> Iterator[Try]:
@@ -106,9 +110,13 @@ def _clients(load: Any, address: str, pid: int, seed: int) -> Any:
         async def client(self, number: int) -> None:
             random = np.random.default_rng([seed, number])
             async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+                filling = FULL // LARGE // UPLOADERS
                 while time.monotonic() < self.end:
                     if number < UPLOADERS:
-                        files = {"picture": ("q.jpg", encoded(int(random.integers(10**9)), size=(320, 240)))}
+                        picture = encoded(int(random.integers(10**9)), size=(320, 240))
+                        filling -= 1  # first until nothing more is kept, so that what grows after that is a leak
+                        picture += random.bytes(LARGE) if filling >= 0 else b""
+                        files = {"picture": ("q.jpg", picture)}
                         self.seen("upload", await client.post("/api/v1/search", params={"k": 50}, files=files))
                         continue
                     q = int(random.integers(1, PICTURES))
