@@ -106,7 +106,7 @@ def same_as_on_one_machine(
             assert (again.unchanged, again.skipped, again.added, again.failed) == (count, 1, 0, 0)
             assert verify(index) == []
             nodes = int(next(note for note in report.notes if " node" in note).split(" on ")[1].split()[0])
-            assert nodes >= 2
+            assert nodes >= (2 if count >= 1000 else 1)  # of a small job one may have done all before others are up
     print(
         f"\n{count} pictures in {took:.1f} s on {nodes} nodes; least cosine to one machine {cosine:.7f}; {report.notes}"
     )
