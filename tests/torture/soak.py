@@ -22,10 +22,7 @@ CLIENTS, UPLOADERS, PICTURES = 50, 4, 20_000
 WARM, SHARE = 0.2, 0.2  # parts of the time: before anything is measured, and at both ends of what is compared
 FLAT = 1.10
 LONGEST = 1800.0  # seconds
-LARGE, FULL = (
-    8 << 20,
-    300 << 20,
-)  # bytes: of an upload, and of those that fill what the server keeps of uploads (256 MB)
+LARGE, MANY = 32 << 20, 9  # bytes of an upload, and how many fill what the server keeps of uploads
 
 
 def soak(lane: Lane) -> Iterator[Try]:
@@ -98,10 +95,20 @@ def _clients(load: Any, address: str, pid: int, seed: int) -> Any:
     class Clients(load.Load):
         handles: list[int]  # of the server, from when it is warm
 
+        async def run(self) -> None:
+            """First until nothing more is kept of uploads: what grows after that is no cache."""
+            async with httpx.AsyncClient(base_url=address, timeout=120) as client:
+                for number in range(MANY):
+                    picture = encoded(number, size=(320, 240)) + np.random.default_rng(number).bytes(LARGE)
+                    self.seen("upload", await client.post("/api/v1/search", files={"picture": ("q.jpg", picture)}))
+            await super().run()
+
         async def watch(self, client: httpx.AsyncClient) -> None:
             self.handles = []
             await asyncio.sleep(load.WARM)
-            while time.monotonic() < self.end:
+            while sum(self.statuses.values()) < 20 * CLIENTS and time.monotonic() < self.end - 1:  # each has connected
+                await asyncio.sleep(0.1)
+            while not self.memory or time.monotonic() < self.end:
                 text = (await client.get("/metrics")).text
                 self.memory.append(float(re.search(r"^process_resident_memory_bytes (\S+)", text, re.M)[1]))  # type: ignore[index]
                 self.handles.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
@@ -110,13 +117,9 @@ def _clients(load: Any, address: str, pid: int, seed: int) -> Any:
         async def client(self, number: int) -> None:
             random = np.random.default_rng([seed, number])
             async with httpx.AsyncClient(base_url=address, timeout=120) as client:
-                filling = FULL // LARGE // UPLOADERS
                 while time.monotonic() < self.end:
                     if number < UPLOADERS:
-                        picture = encoded(int(random.integers(10**9)), size=(320, 240))
-                        filling -= 1  # first until nothing more is kept, so that what grows after that is a leak
-                        picture += random.bytes(LARGE) if filling >= 0 else b""
-                        files = {"picture": ("q.jpg", picture)}
+                        files = {"picture": ("q.jpg", encoded(int(random.integers(10**9)), size=(320, 240)))}
                         self.seen("upload", await client.post("/api/v1/search", params={"k": 50}, files=files))
                         continue
                     q = int(random.integers(1, PICTURES))
