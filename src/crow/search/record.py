@@ -86,11 +86,9 @@ def failure_of(record: Sequence[Any]) -> Failure:
 def failure_problem(record: Sequence[Any]) -> tuple[str, str] | None:
     """What is wrong with a failure as it was read back, if anything."""
     *plain, checksum = record
-    return (
-        None
-        if checksum_of(tuple(plain)) == checksum
-        else (path_of(("", *plain)), "the reason why it failed is not what was written (checksum)")
-    )
+    if checksum_of(tuple(plain)) == checksum:
+        return None
+    return path_of(("", *plain)), "the reason why it failed is not what was written (checksum)"
 
 
 def ids_of(rows: Sequence[Sequence[Any]]) -> Ids:
